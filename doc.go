@@ -70,9 +70,9 @@
 // use: they and this package exclude each other. A reader of an [RWMutex] and a permit of a
 // [Semaphore] have UUIDs of a kind of their own. Other keys below name/ block no contender of this
 // package, but they do block concurrency.Mutex: do not nest names while both are in use.
-// [WithHandoff] and [WithLinger] let the holds of a Session share a key and its Token. [WithMinHold]
-// keeps a key in line after a short hold, and [Mutex.Detach] and [Session.Adopt] move it to another
-// Session.
+// [WithHandoff] and [WithLinger] let the holds of a Session share a key and its Token.
+// [WithMinHold] keeps a key in line after a short hold, and [Mutex.Detach] and [Session.Adopt] move
+// it to another Session.
 //
 // # Cost
 //

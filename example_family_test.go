@@ -71,8 +71,8 @@ func ExampleSession_Do() {
 }
 
 // A hold that is unlocked as soon as it is lost, while its work may go on: other goroutines of the
-// Session need not wait for that. The work must be safe beside theirs, as it has to be beside that of
-// another process, by the token for instance. (A Hold unlocks itself only. [Mutex.Unlock] would
+// Session need not wait for that. The work must be safe beside theirs, as it has to be beside that
+// of another process, by the token for instance. (A Hold unlocks itself only. [Mutex.Unlock] would
 // unlock the next hold, if that came first.)
 func ExampleSession_Lock() {
 	client := exampleClient()
@@ -184,8 +184,8 @@ func ExampleBreak() {
 	// the holder's Unlock: lost: true
 }
 
-// A rolling update moves the work to another machine: whoever holds is asked to end, and the next one
-// begins when it has. The holder comes to a good point by itself.
+// A rolling update moves the work to another machine: whoever holds is asked to end, and the next
+// one begins when it has. The holder comes to a good point by itself.
 func ExampleRecall() {
 	client := exampleClient()
 	defer client.Close()
@@ -432,7 +432,8 @@ func ExampleContenders() {
 		}
 	}
 	for place, c := range line {
-		fmt.Printf("%d. %s, for less than a minute: %t\n", place+1, c.Owner, time.Since(c.Since) < time.Minute)
+		fmt.Printf("%d. %s, for less than a minute: %t\n", place+1, c.Owner,
+			time.Since(c.Since) < time.Minute)
 	}
 	if err := errors.Join(holder.Unlock(ctx), <-in); err != nil {
 		log.Fatal(err)
@@ -696,8 +697,8 @@ func ExampleSession_TryLockAll() {
 	// <nil>
 }
 
-// At most three jobs run at a time, in all processes together. One that needs more of what is scarce
-// takes two permits.
+// At most three jobs run at a time, in all processes together. One that needs more of what is
+// scarce takes two permits.
 func ExampleSemaphore_Do() {
 	client := exampleClient()
 	defer client.Close()

@@ -23,8 +23,10 @@ import (
 // goroutine of the library has run since.
 func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 	looks := map[string]func(m *Mutex, ctx context.Context) bool{
-		"Err":      func(_ *Mutex, ctx context.Context) bool { return ctx.Err() == context.Canceled },
-		"Cause":    func(_ *Mutex, ctx context.Context) bool { return errors.Is(context.Cause(ctx), ErrLost) },
+		"Err": func(_ *Mutex, ctx context.Context) bool { return ctx.Err() == context.Canceled },
+		"Cause": func(_ *Mutex, ctx context.Context) bool {
+			return errors.Is(context.Cause(ctx), ErrLost)
+		},
 		"Token":    func(m *Mutex, _ context.Context) bool { return m.Token() == 0 },
 		"Key":      func(m *Mutex, _ context.Context) bool { return m.Key() == "" },
 		"Deadline": func(m *Mutex, _ context.Context) bool { return m.Deadline().IsZero() },
@@ -244,8 +246,8 @@ func (c *busyContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// For one parent a hold has one context, also if two calls ask for it at the same time, and the next
-// hold has another.
+// For one parent a hold has one context, also if two calls ask for it at the same time, and the
+// next hold has another.
 func TestOneParentHasOneContextOfAHold(t *testing.T) {
 	m := heldMutex(t)
 	ended, cancel := context.WithCancelCause(t.Context())
@@ -300,7 +302,8 @@ func trustUntil(m *Mutex, l *lease.Lease, until time.Time) {
 func TestTheDefaultMarginIsAnEighthOfTheGrantedTTLButNotTooLittle(t *testing.T) {
 	for granted, want := range map[time.Duration]time.Duration{
 		16 * time.Second: 2 * time.Second, 2 * time.Second: 250 * time.Millisecond,
-		time.Second: 125 * time.Millisecond, 800 * time.Millisecond: 100 * time.Millisecond, 0: 100 * time.Millisecond,
+		time.Second: 125 * time.Millisecond, 800 * time.Millisecond: 100 * time.Millisecond,
+		0: 100 * time.Millisecond,
 	} {
 		require.Equal(t, want, (&config{}).marginOf(granted), "%v", granted)
 		require.Equal(t, time.Minute, (&config{margin: time.Minute}).marginOf(granted))

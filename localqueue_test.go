@@ -49,8 +49,8 @@ func heldMutex(t *testing.T) *Mutex {
 	return m
 }
 
-// A wait in etcd's line whose Session is closed ends with ErrClosed, also at the instant at which its
-// context has not ended yet.
+// A wait in etcd's line whose Session is closed ends with ErrClosed, also at the instant at which
+// its context has not ended yet.
 func TestAWaitSaysThatItsSessionIsClosedBeforeItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd, ctx := fake.NewServer(), context.Background()
@@ -72,7 +72,8 @@ func TestAWaitSaysThatItsSessionIsClosedBeforeItsContextEnds(t *testing.T) {
 		require.NoError(t, m.Close(ctx))
 		err = a.wait(ctx)
 		require.ErrorIs(t, err, ErrClosed)
-		require.EqualError(t, a.retreat(ctx, err, new(attempt.Backoff)), failed("lock", "x", ErrClosed).Error())
+		require.EqualError(t, a.retreat(ctx, err, new(attempt.Backoff)),
+			failed("lock", "x", ErrClosed).Error())
 	})
 }
 
@@ -262,7 +263,8 @@ func TestAWaiterIsLetInByTheUnlockOfWhateverChanges(t *testing.T) {
 				case 7:
 					client := etcd.Client("operator")
 					if all, err := Contenders(t.Context(), client, "n"); err == nil && len(all) > 0 {
-						_ = Recall(t.Context(), client, all[random.IntN(len(all))], RecallRequest{Grace: within(time.Second)})
+						_ = Recall(t.Context(), client, all[random.IntN(len(all))],
+							RecallRequest{Grace: within(time.Second)})
 					}
 				}
 			}

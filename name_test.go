@@ -21,7 +21,8 @@ func TestOrdinalsAreEnglish(t *testing.T) {
 		10: "10th", 11: "11th", 12: "12th", 13: "13th", 14: "14th", 19: "19th",
 		20: "20th", 21: "21st", 22: "22nd", 23: "23rd", 24: "24th",
 		100: "100th", 101: "101st", 102: "102nd", 103: "103rd", 111: "111th", 112: "112th", 113: "113th",
-		121: "121st", 1000: "1000th", 1001: "1001st", 1011: "1011th", 1012: "1012th", 1013: "1013th", 1022: "1022nd",
+		121: "121st", 1000: "1000th", 1001: "1001st", 1011: "1011th", 1012: "1012th", 1013: "1013th",
+		1022: "1022nd",
 	} {
 		require.Equal(t, want, ordinal(n))
 	}
@@ -68,7 +69,8 @@ func FuzzName(f *testing.F) {
 		}
 		require.Equal(t, name, mu.Name())
 		for _, tail := range []string{uuid.NewString(), "694d8a6e5bd0a31f"} {
-			kv := &mvccpb.KeyValue{Key: []byte(name + "/" + tail), Lease: 0x694d8a6e5bd0a31f, CreateRevision: 7}
+			kv := &mvccpb.KeyValue{Key: []byte(name + "/" + tail), Lease: 0x694d8a6e5bd0a31f,
+				CreateRevision: 7}
 			c, ok := parseContender(name, kv)
 			require.True(t, ok)
 			want := Contender{
@@ -102,14 +104,16 @@ func parseContender(name string, kv *mvccpb.KeyValue) (Contender, bool) {
 
 // modeOfKey is the mode of a contender, by the grammar of its key.
 func modeOfKey(tail string) string {
-	if regexp.MustCompile(`^f{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\z`).MatchString(tail) {
+	if regexp.MustCompile(
+		`^f{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\z`).MatchString(tail) {
 		return "read"
 	}
 	return "exclusive"
 }
 
 // canonical is what a UUID in a key looks like, by its grammar.
-var canonical = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\z`)
+var canonical = regexp.MustCompile(
+	`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\z`)
 
 // Of all keys below a prefix, whoever put them, Holders returns those of contenders, each
 // with the name that its key has before the last "/". That may be a name that this package
@@ -118,7 +122,8 @@ func FuzzHolderKey(f *testing.F) {
 	const lease = 0x694d8a6e5bd0a31f
 	const id = "6ba7b810-9dad-41d1-80b4-00c04fd430c8"
 	for _, key := range []string{
-		"", "/", id, "/" + id, "a/" + id, "a//" + id, "a/b/" + id, "a/" + id + "/" + id, "a/" + id + "/", "a\x00/" + id,
+		"", "/", id, "/" + id, "a/" + id, "a//" + id, "a/b/" + id, "a/" + id + "/" + id, "a/" + id + "/",
+		"a\x00/" + id,
 		"a/ffffffff-6ba7-8dad-81d1-80b400c04fd4", "a/ffffffff-6ba7-4dad-81d1-80b400c04fd4",
 		"\xff/" + id, "\n/" + id, "a/694d8a6e5bd0a31f", "694d8a6e5bd0a31f", "a/" + strings.ToUpper(id),
 	} {
@@ -139,7 +144,8 @@ func FuzzHolderKey(f *testing.F) {
 			return
 		}
 		require.Equal(t, []Contender{{
-			Name: name, Key: key, Token: 7, Lease: clientv3.LeaseID(lease), Mode: Mode(modeOfKey(tail)), Holds: true,
+			Name: name, Key: key, Token: 7, Lease: clientv3.LeaseID(lease), Mode: Mode(modeOfKey(tail)),
+			Holds: true,
 		}}, holders)
 		line, err := Contenders(t.Context(), oneKey{kv: kv}, name)
 		if checkName(name) != nil {

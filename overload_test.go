@@ -136,7 +136,8 @@ func TestACrowdOfSessionsGetsThroughASlowEtcd(t *testing.T) {
 				latest := busy.most
 				busy.mu.Unlock()
 				t.Logf("%d of %d held in %v, by %d requests (%.1f each), the latest answered after %v",
-					crowd.held.Load(), sessions, took.Round(time.Millisecond), requests, float64(requests)/float64(sessions), latest.Round(time.Millisecond))
+					crowd.held.Load(), sessions, took.Round(time.Millisecond), requests,
+					float64(requests)/float64(sessions), latest.Round(time.Millisecond))
 				etcd.Intercept(nil)
 				crowd.closes()
 				require.EqualValues(t, sessions, crowd.held.Load())
@@ -180,44 +181,45 @@ func TestAMassStartSendsNoMoreThanEtcdAnswersSoon(t *testing.T) {
 	}
 	for _, world := range worlds {
 		sessions, clients, several := world.sessions, world.clients, world.several
-		t.Run(fmt.Sprintf("%d clients, several endpoints: %t, %v", clients, several, world.put), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				etcd, busy := fake.NewServer(), &busyEtcd{takes: func(c fake.Call) time.Duration {
-					switch {
-					case c.Method == fake.Txn && len(c.Puts) > 0:
-						return world.put
-					case c.Method == fake.Grant:
-						return time.Millisecond
+		t.Run(fmt.Sprintf("%d clients, several endpoints: %t, %v", clients, several, world.put),
+			func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					etcd, busy := fake.NewServer(), &busyEtcd{takes: func(c fake.Call) time.Duration {
+						switch {
+						case c.Method == fake.Txn && len(c.Puts) > 0:
+							return world.put
+						case c.Method == fake.Grant:
+							return time.Millisecond
+						}
+						return 0 // but it waits for those before it
+					}}
+					etcd.Intercept(busy.handle)
+					started := time.Now()
+					ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+					defer cancel()
+					crowd := crowdOf(t, ctx, etcd, sessions, clients, several)
+					crowd.all.Wait()
+					grants, puts := len(etcd.Calls(fake.Grant)), 0
+					for _, c := range etcd.Calls(fake.Txn) {
+						if len(c.Puts) > 0 {
+							puts++
+						}
 					}
-					return 0 // but it waits for those before it
-				}}
-				etcd.Intercept(busy.handle)
-				started := time.Now()
-				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-				defer cancel()
-				crowd := crowdOf(t, ctx, etcd, sessions, clients, several)
-				crowd.all.Wait()
-				grants, puts := len(etcd.Calls(fake.Grant)), 0
-				for _, c := range etcd.Calls(fake.Txn) {
-					if len(c.Puts) > 0 {
-						puts++
+					busy.mu.Lock()
+					latest := busy.most
+					busy.mu.Unlock()
+					t.Logf("%d held in %v, by %d grants and %d puts, the latest answered after %v",
+						crowd.held.Load(), time.Since(started).Round(time.Millisecond), grants, puts, latest)
+					etcd.Intercept(nil)
+					crowd.closes()
+					require.EqualValues(t, sessions, crowd.held.Load())
+					require.Less(t, grants, world.most)
+					require.Less(t, puts, world.most)
+					if clients < sessions {
+						require.Less(t, latest, defaultTTL)
 					}
-				}
-				busy.mu.Lock()
-				latest := busy.most
-				busy.mu.Unlock()
-				t.Logf("%d held in %v, by %d grants and %d puts, the latest answered after %v",
-					crowd.held.Load(), time.Since(started).Round(time.Millisecond), grants, puts, latest)
-				etcd.Intercept(nil)
-				crowd.closes()
-				require.EqualValues(t, sessions, crowd.held.Load())
-				require.Less(t, grants, world.most)
-				require.Less(t, puts, world.most)
-				if clients < sessions {
-					require.Less(t, latest, defaultTTL)
-				}
+				})
 			})
-		})
 	}
 }
 
@@ -403,7 +405,8 @@ func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {
 		for _, s := range ss {
 			all.Go(func() { require.NoError(t, s.Close(context.Background())) })
 		}
-		time.Sleep(attempt.Patience*ss[0].etcd.Timeout() - time.Second) // within the first attempt of each
+		// within the first attempt of each
+		time.Sleep(attempt.Patience*ss[0].etcd.Timeout() - time.Second)
 		sent := len(etcd.Calls(fake.Revoke))
 		t.Logf("%d revocations sent for %d leases", sent, sessions)
 		require.Positive(t, sent)
@@ -552,10 +555,11 @@ func TestErrorsThatComeBackAtOnceLoseNoHold(t *testing.T) {
 		worlds = append(worlds, world{3 * time.Second, false, []error{err}})
 	}
 	for _, w := range worlds {
-		t.Run(fmt.Sprintf("TTL %v, several endpoints: %t, %v", w.ttl, w.several, w.of), func(t *testing.T) {
-			lost, _ := holdsAmid(t, w.ttl, w.several, fails(1, 2./3, w.of))
-			require.False(t, lost)
-		})
+		t.Run(fmt.Sprintf("TTL %v, several endpoints: %t, %v", w.ttl, w.several, w.of),
+			func(t *testing.T) {
+				lost, _ := holdsAmid(t, w.ttl, w.several, fails(1, 2./3, w.of))
+				require.False(t, lost)
+			})
 	}
 }
 

@@ -213,24 +213,26 @@ type CleanupDoneEvent struct{ Key string }
 // before has returned.
 func JoinTraces(traces ...*Trace) *Trace {
 	return &Trace{
-		Start:          joinStarts(traces),
-		Queued:         join(traces, func(t *Trace) hook[QueuedEvent] { return t.Queued }),
-		GaveUp:         join(traces, func(t *Trace) hook[GaveUpEvent] { return t.GaveUp }),
-		Acquired:       join(traces, func(t *Trace) hook[AcquiredEvent] { return t.Acquired }),
-		Released:       join(traces, func(t *Trace) hook[ReleasedEvent] { return t.Released }),
-		Lost:           join(traces, func(t *Trace) hook[LostEvent] { return t.Lost }),
-		Detached:       join(traces, func(t *Trace) hook[DetachedEvent] { return t.Detached }),
-		Recalled:       join(traces, func(t *Trace) hook[RecalledEvent] { return t.Recalled }),
-		Led:            join(traces, func(t *Trace) hook[LedEvent] { return t.Led }),
-		LeaseGranted:   join(traces, func(t *Trace) hook[LeaseGrantedEvent] { return t.LeaseGranted }),
-		LeaseRenewed:   join(traces, func(t *Trace) hook[LeaseRenewedEvent] { return t.LeaseRenewed }),
-		RenewalFailed:  join(traces, func(t *Trace) hook[RenewalFailedEvent] { return t.RenewalFailed }),
-		LeaseAtRisk:    join(traces, func(t *Trace) hook[LeaseAtRiskEvent] { return t.LeaseAtRisk }),
-		LeaseReplaced:  join(traces, func(t *Trace) hook[LeaseReplacedEvent] { return t.LeaseReplaced }),
-		Unavailable:    join(traces, func(t *Trace) hook[UnavailableEvent] { return t.Unavailable }),
-		SetBack:        join(traces, func(t *Trace) hook[SetBackEvent] { return t.SetBack }),
-		CleanupPending: join(traces, func(t *Trace) hook[CleanupPendingEvent] { return t.CleanupPending }),
-		CleanupDone:    join(traces, func(t *Trace) hook[CleanupDoneEvent] { return t.CleanupDone }),
+		Start:         joinStarts(traces),
+		Queued:        join(traces, func(t *Trace) hook[QueuedEvent] { return t.Queued }),
+		GaveUp:        join(traces, func(t *Trace) hook[GaveUpEvent] { return t.GaveUp }),
+		Acquired:      join(traces, func(t *Trace) hook[AcquiredEvent] { return t.Acquired }),
+		Released:      join(traces, func(t *Trace) hook[ReleasedEvent] { return t.Released }),
+		Lost:          join(traces, func(t *Trace) hook[LostEvent] { return t.Lost }),
+		Detached:      join(traces, func(t *Trace) hook[DetachedEvent] { return t.Detached }),
+		Recalled:      join(traces, func(t *Trace) hook[RecalledEvent] { return t.Recalled }),
+		Led:           join(traces, func(t *Trace) hook[LedEvent] { return t.Led }),
+		LeaseGranted:  join(traces, func(t *Trace) hook[LeaseGrantedEvent] { return t.LeaseGranted }),
+		LeaseRenewed:  join(traces, func(t *Trace) hook[LeaseRenewedEvent] { return t.LeaseRenewed }),
+		RenewalFailed: join(traces, func(t *Trace) hook[RenewalFailedEvent] { return t.RenewalFailed }),
+		LeaseAtRisk:   join(traces, func(t *Trace) hook[LeaseAtRiskEvent] { return t.LeaseAtRisk }),
+		LeaseReplaced: join(traces, func(t *Trace) hook[LeaseReplacedEvent] { return t.LeaseReplaced }),
+		Unavailable:   join(traces, func(t *Trace) hook[UnavailableEvent] { return t.Unavailable }),
+		SetBack:       join(traces, func(t *Trace) hook[SetBackEvent] { return t.SetBack }),
+		CleanupPending: join(traces, func(t *Trace) hook[CleanupPendingEvent] {
+			return t.CleanupPending
+		}),
+		CleanupDone: join(traces, func(t *Trace) hook[CleanupDoneEvent] { return t.CleanupDone }),
 	}
 }
 

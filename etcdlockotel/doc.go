@@ -12,10 +12,10 @@
 // # Spans
 //
 // A span etcdlock.wait is a call until its hold begins, or until it ends without one. A span
-// etcdlock.hold is a hold, from its beginning to its release or loss. Both begin when what they tell
-// of begins, in the goroutine of the call. Their parent is the span in the context of the call;
-// without one they are roots. A span etcdlock.term is a term of leadership: one call of the function
-// of [etcdlock.Mutex.Lead]. It is a child of the hold. All are of the kind internal.
+// etcdlock.hold is a hold, from its beginning to its release or loss. Both begin when what they
+// tell of begins, in the goroutine of the call. Their parent is the span in the context of the
+// call; without one they are roots. A span etcdlock.term is a term of leadership: one call of the
+// function of [etcdlock.Mutex.Lead]. It is a child of the hold. All are of the kind internal.
 //
 // What runs during a call is below its wait: the requests to etcd, if the client is instrumented.
 // The work is below the hold: the function of Do, RDo, DoAll, TryDo, Lead or their like gets a
@@ -34,9 +34,9 @@
 //
 // The error.type of a wait is unavailable, timeout, canceled, closed or _OTHER. The error.type of
 // a hold is expired, taken, max_hold or _OTHER. That of a term is the same if the lock was lost,
-// recalled if the function returned the [*etcdlock.RecalledError] of a recall, or _OTHER. The span's
-// status is then an error with its text. A TryLock that finds others is not an error, nor is a
-// function that returned context.Canceled because its context had ended, or
+// recalled if the function returned the [*etcdlock.RecalledError] of a recall, or _OTHER. The
+// span's status is then an error with its text. A TryLock that finds others is not an error, nor is
+// a function that returned context.Canceled because its context had ended, or
 // [etcdlock.ErrStopLeading].
 //
 // Two events say more. etcdlock.queued in the span of a wait marks the begin of a wait behind
@@ -44,9 +44,9 @@
 // holder, so the trace of a request that gave up says whom it waited for. etcdlock.lost marks the
 // end of a lost hold.
 //
-// The hooks end the spans, and date the ends back: the length of a span is exact, and it is exported
-// some time after its end. If hooks block for so long that a Session drops events, the spans of these
-// are not exported, nor are those of a process that dies before their end.
+// The hooks end the spans, and date the ends back: the length of a span is exact, and it is
+// exported some time after its end. If hooks block for so long that a Session drops events, the
+// spans of these are not exported, nor are those of a process that dies before their end.
 //
 // # Metrics
 //

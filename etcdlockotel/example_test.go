@@ -44,8 +44,8 @@ func metered(client *clientv3.Client, provider metric.MeterProvider) (*etcdlock.
 	return etcdlock.NewSession(client, etcdlock.WithTrace(metrics))
 }
 
-// The wiring of a program: the work is below the hold. A hook, which ends a span, runs some time after
-// the event.
+// The wiring of a program: the work is below the hold. A hook, which ends a span, runs some time
+// after the event.
 func Example() {
 	client := exampleClient()
 	defer client.Close()

@@ -226,13 +226,17 @@ func (i *instruments) trace() *etcdlock.Trace {
 		LeaseRenewed: func(_ context.Context, e etcdlock.LeaseRenewedEvent) {
 			i.renewal.Record(context.Background(), e.RoundTrip.Seconds())
 		},
-		RenewalFailed:  func(_ context.Context, _ etcdlock.RenewalFailedEvent) { count(i.renewalsFailed) },
-		LeaseAtRisk:    func(_ context.Context, _ etcdlock.LeaseAtRiskEvent) { count(i.atRisk) },
-		LeaseReplaced:  func(_ context.Context, _ etcdlock.LeaseReplacedEvent) { count(i.replaced) },
-		Unavailable:    func(_ context.Context, _ etcdlock.UnavailableEvent) { count(i.unavailable) },
-		SetBack:        func(_ context.Context, _ etcdlock.SetBackEvent) { count(i.setBack) },
-		CleanupPending: func(_ context.Context, _ etcdlock.CleanupPendingEvent) { count(i.removalsBegun) },
-		CleanupDone:    func(_ context.Context, _ etcdlock.CleanupDoneEvent) { count(i.removalsDone) },
+		RenewalFailed: func(_ context.Context, _ etcdlock.RenewalFailedEvent) {
+			count(i.renewalsFailed)
+		},
+		LeaseAtRisk:   func(_ context.Context, _ etcdlock.LeaseAtRiskEvent) { count(i.atRisk) },
+		LeaseReplaced: func(_ context.Context, _ etcdlock.LeaseReplacedEvent) { count(i.replaced) },
+		Unavailable:   func(_ context.Context, _ etcdlock.UnavailableEvent) { count(i.unavailable) },
+		SetBack:       func(_ context.Context, _ etcdlock.SetBackEvent) { count(i.setBack) },
+		CleanupPending: func(_ context.Context, _ etcdlock.CleanupPendingEvent) {
+			count(i.removalsBegun)
+		},
+		CleanupDone: func(_ context.Context, _ etcdlock.CleanupDoneEvent) { count(i.removalsDone) },
 	}
 }
 

@@ -449,10 +449,12 @@ func TestWhatHasNoCallHasItsCounter(t *testing.T) {
 			h.LeaseGranted(context.Background(), etcdlock.LeaseGrantedEvent{Lease: 1, TTL: time.Second})
 		},
 		"lease.replaced": func(h *etcdlock.Trace) {
-			h.LeaseReplaced(context.Background(), etcdlock.LeaseReplacedEvent{Old: 1, Reason: etcdlock.ErrExpired})
+			h.LeaseReplaced(context.Background(),
+				etcdlock.LeaseReplacedEvent{Old: 1, Reason: etcdlock.ErrExpired})
 		},
 		"lease.renewal.failed": func(h *etcdlock.Trace) {
-			h.RenewalFailed(context.Background(), etcdlock.RenewalFailedEvent{Lease: 1, Err: etcdlock.ErrUnavailable})
+			h.RenewalFailed(context.Background(),
+				etcdlock.RenewalFailedEvent{Lease: 1, Err: etcdlock.ErrUnavailable})
 		},
 		"lease.renewal.at_risk": func(h *etcdlock.Trace) {
 			h.LeaseAtRisk(context.Background(), etcdlock.LeaseAtRiskEvent{Lease: 1, Remaining: time.Second})
@@ -460,11 +462,15 @@ func TestWhatHasNoCallHasItsCounter(t *testing.T) {
 		"etcd.unavailable": func(h *etcdlock.Trace) {
 			h.Unavailable(context.Background(), etcdlock.UnavailableEvent{Since: time.Second})
 		},
-		"etcd.set_back": func(h *etcdlock.Trace) { h.SetBack(context.Background(), etcdlock.SetBackEvent{Known: 2, Revision: 1}) },
+		"etcd.set_back": func(h *etcdlock.Trace) {
+			h.SetBack(context.Background(), etcdlock.SetBackEvent{Known: 2, Revision: 1})
+		},
 		"removal.begun": func(h *etcdlock.Trace) {
 			h.CleanupPending(context.Background(), etcdlock.CleanupPendingEvent{Key: "key"})
 		},
-		"removal.done": func(h *etcdlock.Trace) { h.CleanupDone(context.Background(), etcdlock.CleanupDoneEvent{Key: "key"}) },
+		"removal.done": func(h *etcdlock.Trace) {
+			h.CleanupDone(context.Background(), etcdlock.CleanupDoneEvent{Key: "key"})
+		},
 	} {
 		reader, hooks := measuring(t)
 		want := recorded(t, reader)
@@ -481,14 +487,19 @@ func everything(t *testing.T) *sdkmetric.ManualReader {
 	reader, hooks := measuring(t, etcdlockotel.WithLockKind(kind))
 	for i := range 100 {
 		name := fmt.Sprintf("orders/%d", i)
-		hooks.Queued(t.Context(), etcdlock.QueuedEvent{Name: name, Ahead: 1, Holder: etcdlock.Contender{}})
-		hooks.GaveUp(t.Context(), etcdlock.GaveUpEvent{Name: name, Waited: time.Second, Ahead: 1, Err: context.Canceled})
+		hooks.Queued(t.Context(),
+			etcdlock.QueuedEvent{Name: name, Ahead: 1, Holder: etcdlock.Contender{}})
+		hooks.GaveUp(t.Context(), etcdlock.GaveUpEvent{Name: name, Waited: time.Second, Ahead: 1,
+			Err: context.Canceled})
 		hooks.Acquired(t.Context(), etcdlock.AcquiredEvent{Name: name, Token: 1, Waited: time.Second,
 			Mode: etcdlock.ModePermit, Weight: 2})
-		hooks.Lost(t.Context(), etcdlock.LostEvent{Name: name, Token: 1, Held: time.Second, Reason: etcdlock.ErrExpired})
-		hooks.Led(t.Context(), etcdlock.LedEvent{Name: name, Token: 1, Held: time.Second, Err: etcdlock.ErrRecalled})
+		hooks.Lost(t.Context(), etcdlock.LostEvent{Name: name, Token: 1, Held: time.Second,
+			Reason: etcdlock.ErrExpired})
+		hooks.Led(t.Context(), etcdlock.LedEvent{Name: name, Token: 1, Held: time.Second,
+			Err: etcdlock.ErrRecalled})
 	}
-	hooks.LeaseRenewed(context.Background(), etcdlock.LeaseRenewedEvent{Lease: 1, RoundTrip: time.Second})
+	hooks.LeaseRenewed(context.Background(),
+		etcdlock.LeaseRenewedEvent{Lease: 1, RoundTrip: time.Second})
 	return reader
 }
 
@@ -543,7 +554,8 @@ func TestAKindIsLeftOutIfThereIsNone(t *testing.T) {
 		{etcdlockotel.WithLockKind(func(string) string { return "" })},
 	} {
 		reader, hooks := measuring(t, opts...)
-		hooks.Acquired(t.Context(), etcdlock.AcquiredEvent{Name: "orders/1", Token: 1, Waited: time.Second})
+		hooks.Acquired(t.Context(),
+			etcdlock.AcquiredEvent{Name: "orders/1", Token: 1, Waited: time.Second})
 		require.Equal(t, "1", recorded(t, reader)["etcdlock.hold.active"])
 	}
 }
@@ -579,13 +591,16 @@ func TestExemplarsLeadToTheRequest(t *testing.T) {
 		}
 		return n
 	}
-	hooks.Acquired(ctx, etcdlock.AcquiredEvent{Name: "a", Token: 1, Mode: etcdlock.ModePermit, Weight: 2, Waited: time.Second})
+	hooks.Acquired(ctx, etcdlock.AcquiredEvent{Name: "a", Token: 1, Mode: etcdlock.ModePermit,
+		Weight: 2, Waited: time.Second})
 	require.Equal(t, map[string]int{
-		"etcdlock.wait.duration": 1, "etcdlock.hold.active": 1, "etcdlock.hold.shared": 1, "etcdlock.hold.permits": 1,
+		"etcdlock.wait.duration": 1, "etcdlock.hold.active": 1, "etcdlock.hold.shared": 1,
+		"etcdlock.hold.permits": 1,
 	}, exemplars())
 	hooks.Recalled(ctx, etcdlock.RecalledEvent{Name: "a", Token: 1})
 	require.Equal(t, 1, exemplars()["etcdlock.hold.recalled"])
-	hooks.Lost(ctx, etcdlock.LostEvent{Name: "a", Token: 1, Held: 2 * time.Second, Reason: etcdlock.ErrExpired})
+	hooks.Lost(ctx, etcdlock.LostEvent{Name: "a", Token: 1, Held: 2 * time.Second,
+		Reason: etcdlock.ErrExpired})
 	got := exemplars()
 	require.Equal(t, 1, got["etcdlock.hold.lost"])
 	require.Equal(t, 1, got["etcdlock.hold.duration"])

@@ -46,8 +46,8 @@ func WithTracerProvider(provider trace.TracerProvider) Option {
 	return func(o *options) { o.provider = provider }
 }
 
-// NewTrace returns hooks for [etcdlock.WithTrace] that make spans. They serve any number of Sessions
-// and Mutexes at once. What they know of a call is in its context, and goes with it.
+// NewTrace returns hooks for [etcdlock.WithTrace] that make spans. They serve any number of
+// Sessions and Mutexes at once. What they know of a call is in its context, and goes with it.
 func NewTrace(opts ...Option) *etcdlock.Trace {
 	o := options{provider: otel.GetTracerProvider()}
 	for _, opt := range opts {
@@ -193,7 +193,8 @@ func (c *call) lost(e etcdlock.LostEvent) {
 // led makes the span of a term that is over. It has begun with its hold.
 func (c *call) led(e etcdlock.LedEvent) {
 	_, term := c.spans.tracer.Start(trace.ContextWithSpan(c.caller, c.hold), "etcdlock.term",
-		trace.WithTimestamp(c.began), trace.WithAttributes(nameKey.String(e.Name), tokenKey.Int64(e.Token)))
+		trace.WithTimestamp(c.began),
+		trace.WithAttributes(nameKey.String(e.Name), tokenKey.Int64(e.Token)))
 	if why := whyFailed(e.Err); why != "" {
 		term.SetAttributes(semconv.ErrorTypeKey.String(why))
 		term.SetStatus(codes.Error, firstLine(bare(e.Err)))

@@ -70,8 +70,10 @@ func TestSpansAreAsLongAsWhatTheyTell(t *testing.T) {
 		hooks.Released(first, etcdlock.ReleasedEvent{Name: "a", Token: 1, Held: 5 * time.Second})
 		hooks.Led(first, etcdlock.LedEvent{Name: "a", Token: 1, Held: 4 * time.Second})
 		hooks.Acquired(second, etcdlock.AcquiredEvent{Name: "a", Token: 2, Waited: 6 * time.Second})
-		hooks.Lost(second, etcdlock.LostEvent{Name: "a", Token: 2, Held: 7 * time.Second, Reason: errors.New("because")})
-		hooks.GaveUp(third, etcdlock.GaveUpEvent{Name: "a", Waited: 9 * time.Second, Ahead: 1, Err: context.Canceled})
+		hooks.Lost(second, etcdlock.LostEvent{Name: "a", Token: 2, Held: 7 * time.Second,
+			Reason: errors.New("because")})
+		hooks.GaveUp(third, etcdlock.GaveUpEvent{Name: "a", Waited: 9 * time.Second, Ahead: 1,
+			Err: context.Canceled})
 
 		var got []string
 		spans := exporter.GetSpans()
@@ -96,7 +98,8 @@ func TestSpansAreOfTheModulesScope(t *testing.T) {
 	otel.SetTracerProvider(provider)
 	defer otel.SetTracerProvider(global)
 	hooks := etcdlockotel.NewTrace()
-	hooks.Acquired(begins(t, hooks, "a"), etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second})
+	hooks.Acquired(begins(t, hooks, "a"),
+		etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second})
 	scope := exporter.GetSpans()[0].InstrumentationScope
 	require.Equal(t, reflect.TypeFor[etcdlockotel.Option]().PkgPath(), scope.Name)
 	require.Equal(t, etcdlockotel.Version(), scope.Version)
@@ -132,7 +135,8 @@ func TestEachEndHasItsErrorType(t *testing.T) {
 			etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider)), metrics)
 		ctx := begins(t, hooks, "a")
 		if row.lost {
-			hooks.Acquired(ctx, etcdlock.AcquiredEvent{Name: "a", Token: 1, Mode: etcdlock.ModeExclusive, Weight: 1})
+			hooks.Acquired(ctx,
+				etcdlock.AcquiredEvent{Name: "a", Token: 1, Mode: etcdlock.ModeExclusive, Weight: 1})
 			exporter.Reset()
 			hooks.Lost(ctx, etcdlock.LostEvent{Name: "a", Token: 1, Held: time.Second, Reason: row.err})
 		} else {
@@ -182,9 +186,11 @@ func TestATermOfLeadershipHasItsSpan(t *testing.T) {
 	} {
 		exporter, provider := tracing(t)
 		reader, metrics := measuring(t)
-		hooks := etcdlock.JoinTraces(etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider)), metrics)
+		hooks := etcdlock.JoinTraces(etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider)),
+			metrics)
 		ctx := begins(t, hooks, "a")
-		hooks.Acquired(ctx, etcdlock.AcquiredEvent{Name: "a", Token: 7, Mode: etcdlock.ModeExclusive, Weight: 1})
+		hooks.Acquired(ctx,
+			etcdlock.AcquiredEvent{Name: "a", Token: 7, Mode: etcdlock.ModeExclusive, Weight: 1})
 		hooks.Released(ctx, etcdlock.ReleasedEvent{Name: "a", Token: 7, Held: time.Second})
 		hooks.Led(ctx, etcdlock.LedEvent{Name: "a", Token: 7, Held: time.Second, Err: row.err})
 		spans := exporter.GetSpans()
@@ -207,8 +213,10 @@ func TestATermOfLeadershipHasItsSpan(t *testing.T) {
 // Each hook of a call makes a span or an event, or the test says why not.
 func TestEachHookOfACallIsTold(t *testing.T) {
 	untold := []string{
-		"Recalled",                                                                      // a hold that was recalled ends as any other
-		"LeaseGranted", "LeaseRenewed", "RenewalFailed", "LeaseAtRisk", "LeaseReplaced", // of no call, as the rest
+		// a hold that was recalled ends as any other
+		"Recalled",
+		// of no call, as the rest
+		"LeaseGranted", "LeaseRenewed", "RenewalFailed", "LeaseAtRisk", "LeaseReplaced",
 		"Unavailable", "SetBack", "CleanupPending", "CleanupDone",
 	}
 	hooks := reflect.ValueOf(etcdlockotel.NewTrace()).Elem()
@@ -249,7 +257,8 @@ func TestARequestThatGaveUpTellsWhoHeldTheLock(t *testing.T) {
 	require.Equal(t, "etcdlock.wait", spans[0].Name)
 	require.Equal(t, spans[1].SpanContext.SpanID(), spans[0].Parent.SpanID())
 	require.Equal(t, codes.Error, spans[0].Status.Code)
-	require.Regexp(t, `2nd in line, held by worker-3 \(.+:\d+\): context canceled$`, spans[0].Status.Description)
+	require.Regexp(t, `2nd in line, held by worker-3 \(.+:\d+\): context canceled$`,
+		spans[0].Status.Description)
 	require.Equal(t, "canceled", attributes(spans[0].Attributes)["error.type"])
 	require.Equal(t, "request", spans[1].Name)
 	require.Len(t, spans[0].Events, 1)
@@ -329,8 +338,8 @@ type tracedEtcd struct {
 	hooks    *etcdlock.Trace
 }
 
-// tracedInVirtualTime runs a test on an etcd in memory that answers in no time. In its end each span
-// that began has ended, once the Sessions of the test are closed.
+// tracedInVirtualTime runs a test on an etcd in memory that answers in no time. In its end each
+// span that began has ended, once the Sessions of the test are closed.
 func tracedInVirtualTime(t *testing.T, test func(t *testing.T, w *tracedEtcd)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -381,8 +390,8 @@ func (w *tracedEtcd) begun() (lines []string) {
 	return lines
 }
 
-// The work of each call is a child of the span of its hold, which goes on as long as that, though no
-// hook but Start has run yet: hooks may be blocked.
+// The work of each call is a child of the span of its hold, which goes on as long as that, though
+// no hook but Start has run yet: hooks may be blocked.
 func TestTheWorkIsAChildOfItsHold(t *testing.T) {
 	type fn = func(context.Context) error
 	names := []string{"n", "o"}
@@ -451,7 +460,9 @@ func TestTheWorkIsAChildOfItsHold(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			tracedInVirtualTime(t, func(t *testing.T, w *tracedEtcd) {
 				goOn := make(chan struct{})
-				blocks := &etcdlock.Trace{LeaseGranted: func(context.Context, etcdlock.LeaseGrantedEvent) { <-goOn }}
+				blocks := &etcdlock.Trace{LeaseGranted: func(context.Context, etcdlock.LeaseGrantedEvent) {
+					<-goOn
+				}}
 				s := w.session(etcdlock.WithTrace(etcdlock.JoinTraces(blocks, w.hooks)))
 				tracer := w.provider.Tracer("test")
 				ctx, request := tracer.Start(t.Context(), "request")
@@ -515,7 +526,8 @@ func TestEachEndEndsItsSpans(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		require.NoError(t, h.Unlock(t.Context()))
 		require.NoError(t, <-in)
-		requireSpans("etcdlock.hold for 3s", "etcdlock.wait for 0s", "etcdlock.wait for 3s", "etcdlock.hold")
+		requireSpans("etcdlock.hold for 3s", "etcdlock.wait for 0s", "etcdlock.wait for 3s",
+			"etcdlock.hold")
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -570,7 +582,8 @@ func TestNoSpanIsLeftBehind(t *testing.T) {
 					work := func(context.Context) error { pause(); return nil }
 					for range 20 {
 						name := fmt.Sprint(random.IntN(2))
-						ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(4000))*time.Millisecond)
+						ctx, cancel := context.WithTimeout(t.Context(),
+							time.Duration(random.IntN(4000))*time.Millisecond)
 						switch random.IntN(5) {
 						case 0:
 							_ = s.Do(ctx, name, work, etcdlock.WithHandoff(3))
@@ -608,7 +621,9 @@ func TestSeveralNamesAreOneWaitAndOneHold(t *testing.T) {
 			time.Sleep(time.Second)
 			_ = first.Unlock(context.Background())
 		}()
-		require.NoError(t, b.DoAll(t.Context(), []string{"m", "n"}, func(context.Context) error { return nil }))
+		require.NoError(t, b.DoAll(t.Context(), []string{"m", "n"}, func(context.Context) error {
+			return nil
+		}))
 		synctest.Wait()
 		spans := w.recorder.Ended()
 		require.Len(t, spans, 4)
@@ -620,7 +635,8 @@ func TestSeveralNamesAreOneWaitAndOneHold(t *testing.T) {
 		wait, hold := attributes(spans[0].Attributes()), attributes(spans[1].Attributes())
 		require.Positive(t, hold["etcdlock.token"])
 		want := map[string]any{
-			"etcdlock.name": "m", "etcdlock.names": []string{"m", "n"}, "etcdlock.token": hold["etcdlock.token"],
+			"etcdlock.name": "m", "etcdlock.names": []string{"m", "n"},
+			"etcdlock.token": hold["etcdlock.token"],
 		}
 		require.Equal(t, want, hold)
 		want["etcdlock.acquired"], want["etcdlock.ahead"] = true, int64(1)
@@ -628,8 +644,8 @@ func TestSeveralNamesAreOneWaitAndOneHold(t *testing.T) {
 	})
 }
 
-// A hold may be over before the goroutine of its call runs on: the hooks have its spans begin and end.
-// The work is below it all the same.
+// A hold may be over before the goroutine of its call runs on: the hooks have its spans begin and
+// end. The work is below it all the same.
 func TestAHoldThatIsOverAtOnceHasOneSpan(t *testing.T) {
 	exporter, provider := tracing(t)
 	hooks := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
@@ -643,13 +659,16 @@ func TestAHoldThatIsOverAtOnceHasOneSpan(t *testing.T) {
 	require.Equal(t, spans[1].SpanContext, trace.SpanContextFromContext(work))
 }
 
-// A call inside the work of another one has its own spans, below it. If its Trace makes none, what its
-// caller has stays the parent.
+// A call inside the work of another one has its own spans, below it. If its Trace makes none, what
+// its caller has stays the parent.
 func TestACallInsideAHoldHasItsOwnSpans(t *testing.T) {
 	tracedInVirtualTime(t, func(t *testing.T, w *tracedEtcd) {
 		own := false
 		other := w.session(etcdlock.WithTrace(&etcdlock.Trace{
-			Start: func(ctx context.Context, _ etcdlock.StartEvent) context.Context { own = true; return ctx },
+			Start: func(ctx context.Context, _ etcdlock.StartEvent) context.Context {
+				own = true
+				return ctx
+			},
 		}))
 		s, tracer := w.session(), w.provider.Tracer("test")
 		require.NoError(t, s.Do(t.Context(), "a", func(ctx context.Context) error {
@@ -706,9 +725,11 @@ func TestThePackageCommentHasEachAttribute(t *testing.T) {
 	held, failed := begins(t, hooks, "a"), begins(t, hooks, "a", "b")
 	hooks.Acquired(held, etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second, Ahead: 1})
 	for _, name := range []string{"a", "b"} {
-		hooks.GaveUp(failed, etcdlock.GaveUpEvent{Name: name, Waited: time.Second, Ahead: 1, Err: context.Canceled})
+		hooks.GaveUp(failed, etcdlock.GaveUpEvent{Name: name, Waited: time.Second, Ahead: 1,
+			Err: context.Canceled})
 	}
-	hooks.Lost(held, etcdlock.LostEvent{Name: "a", Token: 1, Held: time.Second, Reason: etcdlock.ErrExpired})
+	hooks.Lost(held,
+		etcdlock.LostEvent{Name: "a", Token: 1, Held: time.Second, Reason: etcdlock.ErrExpired})
 	moved := begins(t, hooks, "a")
 	hooks.Acquired(moved, etcdlock.AcquiredEvent{Name: "a", Token: 2, Waited: time.Second})
 	hooks.Detached(moved, etcdlock.DetachedEvent{Name: "a", Token: 2, Held: time.Second})

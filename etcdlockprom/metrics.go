@@ -221,7 +221,9 @@ func (m *Metrics) Trace() *etcdlock.Trace {
 		LeaseRenewed: func(_ context.Context, e etcdlock.LeaseRenewedEvent) {
 			m.renewal.Observe(e.RoundTrip.Seconds())
 		},
-		RenewalFailed:  func(_ context.Context, _ etcdlock.RenewalFailedEvent) { m.renewalFailures.Inc() },
+		RenewalFailed: func(_ context.Context, _ etcdlock.RenewalFailedEvent) {
+			m.renewalFailures.Inc()
+		},
 		LeaseAtRisk:    func(_ context.Context, _ etcdlock.LeaseAtRiskEvent) { m.atRisk.Inc() },
 		LeaseReplaced:  func(_ context.Context, _ etcdlock.LeaseReplacedEvent) { m.replaced.Inc() },
 		Unavailable:    func(_ context.Context, _ etcdlock.UnavailableEvent) { m.unavailable.Inc() },

@@ -38,14 +38,22 @@ func TestWaitsAndHoldsGoToTheirBuckets(t *testing.T) {
 	kind := etcdlockprom.WithLockLabel(func(string) string { return "orders" })
 	hooks := registered(registry, kind).Trace()
 
-	hooks.Acquired(context.Background(), etcdlock.AcquiredEvent{Name: "orders/1", Token: 11, Waited: 2 * time.Millisecond})
-	hooks.Queued(context.Background(), etcdlock.QueuedEvent{Name: "orders/2", Ahead: 3, Holder: etcdlock.Contender{}})
-	hooks.Acquired(context.Background(), etcdlock.AcquiredEvent{Name: "orders/2", Token: 12, Waited: 250 * time.Millisecond, Ahead: 3})
-	hooks.Queued(context.Background(), etcdlock.QueuedEvent{Name: "orders/3", Ahead: 1, Holder: etcdlock.Contender{}})
-	hooks.GaveUp(context.Background(), etcdlock.GaveUpEvent{Name: "orders/3", Waited: time.Second, Ahead: 1, Err: context.Canceled})
-	hooks.Acquired(context.Background(), etcdlock.AcquiredEvent{Name: "orders/4", Token: 13, Waited: time.Millisecond})
-	hooks.Released(context.Background(), etcdlock.ReleasedEvent{Name: "orders/2", Token: 12, Held: 10 * time.Minute})
-	hooks.Lost(context.Background(), etcdlock.LostEvent{Name: "orders/4", Token: 13, Held: 4 * time.Second, Reason: etcdlock.ErrMaxHold})
+	hooks.Acquired(context.Background(),
+		etcdlock.AcquiredEvent{Name: "orders/1", Token: 11, Waited: 2 * time.Millisecond})
+	hooks.Queued(context.Background(),
+		etcdlock.QueuedEvent{Name: "orders/2", Ahead: 3, Holder: etcdlock.Contender{}})
+	hooks.Acquired(context.Background(),
+		etcdlock.AcquiredEvent{Name: "orders/2", Token: 12, Waited: 250 * time.Millisecond, Ahead: 3})
+	hooks.Queued(context.Background(),
+		etcdlock.QueuedEvent{Name: "orders/3", Ahead: 1, Holder: etcdlock.Contender{}})
+	hooks.GaveUp(context.Background(), etcdlock.GaveUpEvent{Name: "orders/3", Waited: time.Second,
+		Ahead: 1, Err: context.Canceled})
+	hooks.Acquired(context.Background(),
+		etcdlock.AcquiredEvent{Name: "orders/4", Token: 13, Waited: time.Millisecond})
+	hooks.Released(context.Background(),
+		etcdlock.ReleasedEvent{Name: "orders/2", Token: 12, Held: 10 * time.Minute})
+	hooks.Lost(context.Background(), etcdlock.LostEvent{Name: "orders/4", Token: 13,
+		Held: 4 * time.Second, Reason: etcdlock.ErrMaxHold})
 
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
 # HELP etcdlock_contended_total Waits that began behind others, whether or not they came to hold.
@@ -126,8 +134,10 @@ func everyMetric(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	hooks := registered(registry).Trace()
-	hooks.Acquired(context.Background(), etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second})
-	hooks.Released(context.Background(), etcdlock.ReleasedEvent{Name: "a", Token: 1, Held: time.Second})
+	hooks.Acquired(context.Background(),
+		etcdlock.AcquiredEvent{Name: "a", Token: 1, Waited: time.Second})
+	hooks.Released(context.Background(),
+		etcdlock.ReleasedEvent{Name: "a", Token: 1, Held: time.Second})
 	return registry
 }
 
@@ -187,7 +197,8 @@ etcdlock_lost_total{lock="%[1]s",reason="taken"} 0
 	grouped := prometheus.NewRegistry()
 	whole := etcdlockprom.WithLockLabel(func(name string) string { return name })
 	hooks := registered(grouped, whole).Trace()
-	hooks.Acquired(context.Background(), etcdlock.AcquiredEvent{Name: "orders", Token: 1, Waited: time.Millisecond})
+	hooks.Acquired(context.Background(),
+		etcdlock.AcquiredEvent{Name: "orders", Token: 1, Waited: time.Millisecond})
 	require.NoError(t, testutil.GatherAndCompare(grouped,
 		strings.NewReader(fmt.Sprintf(zeros, "orders")), "etcdlock_lost_total"))
 	require.Contains(t, values(t, grouped), "etcdlock_contended_total")
@@ -209,22 +220,27 @@ func TestWhatBecomesOfLeasesAndEtcdIsCounted(t *testing.T) {
 	hooks := registered(registry).Trace()
 	for n, tell := range []func(){
 		func() {
-			hooks.LeaseRenewed(context.Background(), etcdlock.LeaseRenewedEvent{Lease: 1, RoundTrip: 20 * time.Millisecond})
+			hooks.LeaseRenewed(context.Background(),
+				etcdlock.LeaseRenewedEvent{Lease: 1, RoundTrip: 20 * time.Millisecond})
 		},
 		func() {
-			hooks.RenewalFailed(context.Background(), etcdlock.RenewalFailedEvent{Lease: 1, Err: errors.New("no answer")})
+			hooks.RenewalFailed(context.Background(),
+				etcdlock.RenewalFailedEvent{Lease: 1, Err: errors.New("no answer")})
 		},
 		func() {
-			hooks.LeaseAtRisk(context.Background(), etcdlock.LeaseAtRiskEvent{Lease: 1, Remaining: time.Second})
+			hooks.LeaseAtRisk(context.Background(),
+				etcdlock.LeaseAtRiskEvent{Lease: 1, Remaining: time.Second})
 		},
 		func() {
 			hooks.LeaseGranted(context.Background(), etcdlock.LeaseGrantedEvent{Lease: 1, TTL: time.Second})
 		},
 		func() {
-			hooks.LeaseReplaced(context.Background(), etcdlock.LeaseReplacedEvent{Old: 1, Reason: errors.New("given back")})
+			hooks.LeaseReplaced(context.Background(),
+				etcdlock.LeaseReplacedEvent{Old: 1, Reason: errors.New("given back")})
 		},
 		func() {
-			hooks.Unavailable(context.Background(), etcdlock.UnavailableEvent{Err: etcdlock.ErrUnavailable, Since: time.Second})
+			hooks.Unavailable(context.Background(),
+				etcdlock.UnavailableEvent{Err: etcdlock.ErrUnavailable, Since: time.Second})
 		},
 		func() { hooks.SetBack(context.Background(), etcdlock.SetBackEvent{Known: 7, Revision: 1}) },
 		func() { hooks.CleanupPending(context.Background(), etcdlock.CleanupPendingEvent{Key: "a"}) },
@@ -259,7 +275,8 @@ func TestACallThatGaveUpHasItsReason(t *testing.T) {
 		{errors.New("permission denied"), "other"},
 	} {
 		registry := prometheus.NewRegistry()
-		registered(registry).Trace().GaveUp(t.Context(), etcdlock.GaveUpEvent{Name: "a", Waited: time.Second, Err: row.err})
+		registered(registry).Trace().GaveUp(t.Context(),
+			etcdlock.GaveUpEvent{Name: "a", Waited: time.Second, Err: row.err})
 		for metric, value := range values(t, registry) {
 			if reason, ok := strings.CutPrefix(metric, "etcdlock_gave_up_total "); ok {
 				require.Equal(t, reason == row.reason, value == 1, "%v: %s %v", row.err, reason, value)

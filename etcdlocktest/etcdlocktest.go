@@ -53,8 +53,8 @@ import (
 )
 
 // An Etcd is shared by all processes of a test. Its methods are safe for concurrent use. A method
-// that is given a client of another Etcd calls t.Fatal, which works only in the test's goroutine. It
-// panics if the Etcd is from [Start].
+// that is given a client of another Etcd calls t.Fatal, which works only in the test's goroutine.
+// It panics if the Etcd is from [Start].
 type Etcd struct {
 	t      testing.TB
 	server *fake.Server
@@ -87,8 +87,8 @@ func New(t testing.TB) *Etcd {
 	return e
 }
 
-// Start returns an empty etcd that belongs to no test: for TestMain, an init function, an Example or
-// a program. [Etcd.Close] ends it. The error is always nil for now.
+// Start returns an empty etcd that belongs to no test: for TestMain, an init function, an Example
+// or a program. [Etcd.Close] ends it. The error is always nil for now.
 //
 // In a testing/synctest bubble use [New], or call Start and Close there.
 func Start() (*Etcd, error) { return open(noTest{}), nil }
@@ -134,7 +134,8 @@ func (e *Etcd) Client() *clientv3.Client {
 	client := e.server.Client(process)
 	client.Auth = clientv3.NewAuthFromAuthClient(pb.NewAuthClient(absent{}), client)
 	client.Cluster = clientv3.NewClusterFromClusterClient(pb.NewClusterClient(absent{}), client)
-	client.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(pb.NewMaintenanceClient(absent{}), client)
+	client.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(
+		pb.NewMaintenanceClient(absent{}), client)
 	e.processes[client] = process
 	return client
 }

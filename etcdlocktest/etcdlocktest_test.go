@@ -66,7 +66,8 @@ func TestASessionLeftOpenIsNamed(t *testing.T) {
 			require.NoError(t, mu.Lock(t.Context()))
 			return s.Lease()
 		}, true},
-		"it has held": {func(t *testing.T, _ *etcdlocktest.Etcd, client *clientv3.Client) clientv3.LeaseID {
+		"it has held": {func(t *testing.T, _ *etcdlocktest.Etcd,
+			client *clientv3.Client) clientv3.LeaseID {
 			s, mu := sessionWith(t, client, "jobs/import")
 			require.NoError(t, mu.Lock(t.Context()))
 			require.NoError(t, mu.Unlock(t.Context()))
@@ -80,7 +81,8 @@ func TestASessionLeftOpenIsNamed(t *testing.T) {
 			require.NoError(t, err)
 			return s.Lease()
 		}, true},
-		"it has permits": {func(t *testing.T, _ *etcdlocktest.Etcd, client *clientv3.Client) clientv3.LeaseID {
+		"it has permits": {func(t *testing.T, _ *etcdlocktest.Etcd,
+			client *clientv3.Client) clientv3.LeaseID {
 			s, _ := sessionWith(t, client, "n")
 			permits, err := s.Semaphore("jobs/import", 3)
 			require.NoError(t, err)
@@ -88,13 +90,15 @@ func TestASessionLeftOpenIsNamed(t *testing.T) {
 			require.NoError(t, err)
 			return s.Lease()
 		}, true},
-		"it holds several names": {func(t *testing.T, _ *etcdlocktest.Etcd, client *clientv3.Client) clientv3.LeaseID {
+		"it holds several names": {func(t *testing.T, _ *etcdlocktest.Etcd,
+			client *clientv3.Client) clientv3.LeaseID {
 			s, _ := sessionWith(t, client, "n")
 			_, err := s.LockAll(t.Context(), "jobs/export", "jobs/import")
 			require.NoError(t, err)
 			return s.Lease()
 		}, true},
-		"it never held": {func(t *testing.T, etcd *etcdlocktest.Etcd, client *clientv3.Client) clientv3.LeaseID {
+		"it never held": {func(t *testing.T, etcd *etcdlocktest.Etcd,
+			client *clientv3.Client) clientv3.LeaseID {
 			other, holder := sessionWith(t, etcd.Client(), "jobs/import")
 			require.NoError(t, holder.Lock(t.Context()))
 			s, mu := sessionWith(t, client, "jobs/import")
@@ -102,19 +106,22 @@ func TestASessionLeftOpenIsNamed(t *testing.T) {
 			require.NoError(t, other.Close(t.Context()))
 			return s.Lease()
 		}, true},
-		"it was closed": {func(t *testing.T, _ *etcdlocktest.Etcd, client *clientv3.Client) clientv3.LeaseID {
+		"it was closed": {func(t *testing.T, _ *etcdlocktest.Etcd,
+			client *clientv3.Client) clientv3.LeaseID {
 			s, mu := sessionWith(t, client, "jobs/import")
 			require.NoError(t, mu.Lock(t.Context()))
 			require.NoError(t, s.Close(t.Context()))
 			return 0
 		}, false},
-		"it is of another kind": {func(t *testing.T, _ *etcdlocktest.Etcd, client *clientv3.Client) clientv3.LeaseID {
+		"it is of another kind": {func(t *testing.T, _ *etcdlocktest.Etcd,
+			client *clientv3.Client) clientv3.LeaseID {
 			s, err := concurrency.NewSession(client)
 			require.NoError(t, err)
 			require.NoError(t, concurrency.NewMutex(s, "jobs/import").Lock(t.Context()))
 			return s.Lease()
 		}, false},
-		"its client was closed": {func(t *testing.T, _ *etcdlocktest.Etcd, client *clientv3.Client) clientv3.LeaseID {
+		"its client was closed": {func(t *testing.T, _ *etcdlocktest.Etcd,
+			client *clientv3.Client) clientv3.LeaseID {
 			s, mu := sessionWith(t, client, "jobs/import")
 			require.NoError(t, mu.Lock(t.Context()))
 			require.Error(t, client.Close(), "it says that it is closed")
@@ -144,7 +151,9 @@ func TestASessionLeftOpenIsNamed(t *testing.T) {
 }
 
 // sessionWith returns a Session with a Mutex that "me" owns.
-func sessionWith(t *testing.T, client *clientv3.Client, name string) (*etcdlock.Session, *etcdlock.Mutex) {
+func sessionWith(
+	t *testing.T, client *clientv3.Client, name string,
+) (*etcdlock.Session, *etcdlock.Mutex) {
 	t.Helper()
 	s, err := etcdlock.NewSession(client, etcdlock.WithOwner("me"))
 	require.NoError(t, err)
@@ -171,7 +180,9 @@ func TestASessionThatWasClosedWhileEtcdWasAwayIsNoneLeftOpen(t *testing.T) {
 // waits for them.)
 func TestASessionWhoseClientIsClosedEndsItsGoroutines(t *testing.T) {
 	for name, use := range map[string]func(t *testing.T, mu, other *etcdlock.Mutex){
-		"it holds": func(t *testing.T, mu, _ *etcdlock.Mutex) { require.NoError(t, mu.Lock(t.Context())) },
+		"it holds": func(t *testing.T, mu, _ *etcdlock.Mutex) {
+			require.NoError(t, mu.Lock(t.Context()))
+		},
 		"it has held": func(t *testing.T, mu, _ *etcdlock.Mutex) {
 			require.NoError(t, mu.Lock(t.Context()))
 			require.NoError(t, mu.Unlock(t.Context()))
@@ -367,7 +378,8 @@ func TestAnAnswerMayBeChanged(t *testing.T) {
 	spoil(got.Kvs[0].Value)
 	spoil((<-watch).Events[0].Kv.Value)
 	spoil((<-watch).Events[0].PrevKv.Value)
-	txn, err := client.Txn(ctx).Then(clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpGet("k")}, nil)).Commit()
+	txn, err := client.Txn(ctx).Then(clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpGet("k")},
+		nil)).Commit()
 	require.NoError(t, err)
 	spoil(txn.Responses[0].GetResponseTxn().Responses[0].GetResponseRange().Kvs[0].Value)
 	put, err := client.Put(ctx, "k", "other", clientv3.WithPrevKV())

@@ -81,15 +81,16 @@ func TestThePermitsOfAProcessThatIsCutOffComeBack(t *testing.T) {
 func TestSeveralNamesEndWithOneOfThem(t *testing.T) {
 	inBubble(t, func(t *testing.T, etcd *etcdlocktest.Etcd) {
 		client, s := sessionOf(t, etcd)
-		err := s.DoAll(t.Context(), []string{"stock/pear", "stock/plum"}, func(ctx context.Context) error {
-			line, err := etcdlock.Contenders(ctx, client, "stock/plum")
-			if err != nil {
-				return err
-			}
-			etcd.Delete(line[0].Key)
-			<-ctx.Done()
-			return nil
-		})
+		err := s.DoAll(t.Context(),
+			[]string{"stock/pear", "stock/plum"}, func(ctx context.Context) error {
+				line, err := etcdlock.Contenders(ctx, client, "stock/plum")
+				if err != nil {
+					return err
+				}
+				etcd.Delete(line[0].Key)
+				<-ctx.Done()
+				return nil
+			})
 		lost, ok := errors.AsType[*etcdlock.LostError](err)
 		require.True(t, ok, err)
 		require.Equal(t, "stock/plum", lost.Name)

@@ -33,7 +33,8 @@ func watched(ch clientv3.WatchChan, d time.Duration) (events []string) {
 		select {
 		case resp := <-ch:
 			for _, event := range resp.Events {
-				events = append(events, fmt.Sprint(event.Type, " ", string(event.Kv.Value), " after ", time.Since(begun)))
+				events = append(events, fmt.Sprint(event.Type, " ", string(event.Kv.Value), " after ",
+					time.Since(begun)))
 			}
 		case <-over:
 			return events
@@ -90,7 +91,8 @@ func TestCutKeepsBackWhatIsSent(t *testing.T) {
 		require.Empty(t, watched(watch, time.Second), "it is cut off still")
 		again()
 		require.NoError(t, <-late)
-		require.Equal(t, []string{"PUT 1 after 0s", "PUT 2 after 0s", "PUT 3 after 0s"}, watched(watch, time.Second))
+		require.Equal(t, []string{"PUT 1 after 0s", "PUT 2 after 0s", "PUT 3 after 0s"},
+			watched(watch, time.Second))
 		require.Empty(t, value(t, other, "lost"))
 
 		heal() // a second call ends no later cut
@@ -109,7 +111,10 @@ func TestCutKeepsBackAnswers(t *testing.T) {
 	inBubble(t, func(t *testing.T, etcd *etcdlocktest.Etcd) {
 		client, other := etcd.Client(), etcd.Client()
 		etcd.Delay(client, 10*time.Second)
-		answered := contract.Async(func() error { _, err := client.Put(t.Context(), "k", "v"); return err })
+		answered := contract.Async(func() error {
+			_, err := client.Put(t.Context(), "k", "v")
+			return err
+		})
 		time.Sleep(5 * time.Second)
 		heal := etcd.Cut(client)
 		time.Sleep(10 * time.Second)
@@ -164,7 +169,8 @@ func TestDelayIsOnceForEachRoundTripAndEvent(t *testing.T) {
 			require.NoError(t, err)
 			time.Sleep(time.Second)
 		}
-		require.Equal(t, []string{"PUT 1 after 0s", "PUT 2 after 1s", "PUT 3 after 2s"}, watched(watch, 5*time.Second))
+		require.Equal(t, []string{"PUT 1 after 0s", "PUT 2 after 1s", "PUT 3 after 2s"},
+			watched(watch, 5*time.Second))
 
 		// A request that was given up is already on its way.
 		short, cancel := context.WithTimeout(ctx, time.Second)
@@ -266,7 +272,10 @@ func TestFreezeEndsLeasesAtTheThaw(t *testing.T) {
 		watch := client.Watch(ctx, "", clientv3.WithPrefix())
 		thaw := etcd.Freeze()
 		also := etcd.Freeze()
-		renewed := contract.Async(func() error { _, err := client.KeepAliveOnce(ctx, short.ID); return err })
+		renewed := contract.Async(func() error {
+			_, err := client.KeepAliveOnce(ctx, short.ID)
+			return err
+		})
 		given, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		_, err = client.Put(given, "given up", "v")
@@ -323,7 +332,8 @@ func TestSetBackWipes(t *testing.T) {
 		etcd.SetBack()
 		again, err := client.Get(ctx, "k")
 		require.NoError(t, err)
-		require.NotContains(t, []uint64{was.Header.ClusterId, is.Header.ClusterId}, again.Header.ClusterId)
+		require.NotContains(t, []uint64{was.Header.ClusterId, is.Header.ClusterId},
+			again.Header.ClusterId)
 	})
 }
 

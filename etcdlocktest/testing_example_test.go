@@ -14,7 +14,9 @@ import (
 )
 
 // runImport is the code under test: a job that runs under a lock, and stops when its context ends.
-func runImport(ctx context.Context, client *clientv3.Client, job func(context.Context) error) error {
+func runImport(
+	ctx context.Context, client *clientv3.Client, job func(context.Context) error,
+) error {
 	mu, err := etcdlock.New(client, "jobs/import")
 	if err != nil {
 		return err
@@ -89,8 +91,11 @@ func TestThreeHoursOfAMinutelyJob(t *testing.T) {
 	})
 }
 
-// runInBatches is the code under test: a job that gives way between two batches when it is recalled.
-func runInBatches(ctx context.Context, client *clientv3.Client, batch func(context.Context) error) error {
+// runInBatches is the code under test: a job that gives way between two batches when it is
+// recalled.
+func runInBatches(
+	ctx context.Context, client *clientv3.Client, batch func(context.Context) error,
+) error {
 	mu, err := etcdlock.New(client, "jobs/import", etcdlock.WithRecall(time.Minute))
 	if err != nil {
 		return err

@@ -21,7 +21,8 @@ import (
 // on and unlocks. With certmagic's own lock, a file, that unlocks the second, and lets the third in
 // beside it. In etcd its Unlock says that the lock was lost, and leaves the second alone.
 func TestAServerThatWasPausedUnlocksNobodyElse(t *testing.T) {
-	pausedUnlocks := func(t *testing.T, storages [3]keyed.Locker, pause func()) (err error, third bool) {
+	pausedUnlocks := func(t *testing.T, storages [3]keyed.Locker, pause func()) (err error,
+		third bool) {
 		require.NoError(t, storages[0].Lock(t.Context(), "name"))
 		pause()
 		require.NoError(t, storages[1].Lock(t.Context(), "name"))

@@ -109,7 +109,8 @@ func serve(
 
 // all calls f for each of three servers at once.
 func all(
-	t *testing.T, storage func() certmagic.Storage, issuer certmagic.Issuer, f func(*certmagic.Config) error,
+	t *testing.T, storage func() certmagic.Storage, issuer certmagic.Issuer,
+	f func(*certmagic.Config) error,
 ) {
 	t.Helper()
 	var servers sync.WaitGroup
@@ -127,7 +128,9 @@ func all(
 // Three servers start at once. One obtains the certificate, and all serve it.
 func TestOneOfManyServersObtainsTheCertificate(t *testing.T) {
 	etcd, below, issuer := etcdlocktest.New(t), files(t), newAuthority(t)
-	all(t, func() certmagic.Storage { return open(t, etcd, below) }, issuer, func(config *certmagic.Config) error {
+	all(t, func() certmagic.Storage {
+		return open(t, etcd, below)
+	}, issuer, func(config *certmagic.Config) error {
 		if err := config.ManageSync(t.Context(), []string{"example.com"}); err != nil {
 			return err
 		}
@@ -151,7 +154,9 @@ func TestWithoutALockEachServerObtainsOne(t *testing.T) {
 	var together sync.WaitGroup
 	together.Add(3)
 	issuer.before = func() error { together.Done(); together.Wait(); return nil }
-	all(t, func() certmagic.Storage { return unlocked{below} }, issuer, func(config *certmagic.Config) error {
+	all(t, func() certmagic.Storage {
+		return unlocked{below}
+	}, issuer, func(config *certmagic.Config) error {
 		return config.ObtainCertSync(t.Context(), "example.com")
 	})
 	require.EqualValues(t, 3, issuer.orders.Load())
@@ -220,7 +225,9 @@ func TestOneOfManyServersAsksWhenToRenew(t *testing.T) {
 			<-others
 		}
 	}
-	done := contract.Async(func() error { return first.ManageSync(t.Context(), []string{"example.com"}) })
+	done := contract.Async(func() error {
+		return first.ManageSync(t.Context(), []string{"example.com"})
+	})
 	<-asks
 	second, _ := serve(t, open(t, etcd, below), issuer)
 	require.NoError(t, second.ManageSync(t.Context(), []string{"example.com"}))

@@ -74,8 +74,8 @@ type lock struct {
 	lost error         // of a hold that RenewLockLease has given up
 }
 
-// New returns a Storage that keeps files in storage, and the lock of a name at the name behind prefix in
-// the etcd of s. All servers need the same prefix, such as "certmagic/". It does no I/O.
+// New returns a Storage that keeps files in storage, and the lock of a name at the name behind
+// prefix in the etcd of s. All servers need the same prefix, such as "certmagic/". It does no I/O.
 //
 // The caller closes s when nothing uses the Storage any more, after certmagic's Cache.Stop. Its TTL
 // is how long the locks of a server that has died remain. s needs no options.
@@ -142,9 +142,9 @@ func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 //     the lock is free once the lease has expired;
 //   - [etcdlock.ErrNotHeld] if this Storage did not have the lock, and nothing has happened.
 //
-// A ctx that has ended is ignored, as by [etcdlock.Mutex.Unlock], but for this: while a RenewLockLease
-// of the name is under way Unlock waits for it, and returns ctx.Err() if ctx ends before. Then the
-// caller has the lock yet.
+// A ctx that has ended is ignored, as by [etcdlock.Mutex.Unlock], but for this: while a
+// RenewLockLease of the name is under way Unlock waits for it, and returns ctx.Err() if ctx ends
+// before. Then the caller has the lock yet.
 func (s *Storage) Unlock(ctx context.Context, name string) error {
 	l, hold, lost, err := s.out(ctx, "unlock", name)
 	if err != nil {
@@ -225,13 +225,15 @@ func (s *Storage) free(name string, l *lock) {
 	close(l.over)
 }
 
-// out takes the hold of name out of its lock, so that two calls at once do not both use it: an Unlock
-// beside a RenewLockLease, as by certmagic.CleanUpOwnLocks when a server ends, waits for that to be
-// over, or for ctx.
+// out takes the hold of name out of its lock, so that two calls at once do not both use it: an
+// Unlock beside a RenewLockLease, as by certmagic.CleanUpOwnLocks when a server ends, waits for
+// that to be over, or for ctx.
 //
-// Invariant: a call that has waited takes the hold of the same lock, or none. (Do not look the name up
-// anew: an Unlock beside another would release the hold of the next caller.)
-func (s *Storage) out(ctx context.Context, op, name string) (l *lock, hold *etcdlock.Hold, lost, err error) {
+// Invariant: a call that has waited takes the hold of the same lock, or none. (Do not look the name
+// up anew: an Unlock beside another would release the hold of the next caller.)
+func (s *Storage) out(
+	ctx context.Context, op, name string,
+) (l *lock, hold *etcdlock.Hold, lost, err error) {
 	if ctx == nil {
 		return nil, nil, nil, fmt.Errorf("etcdlockcertmagic: %s %q: nil context", op, name)
 	}

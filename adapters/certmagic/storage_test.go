@@ -21,7 +21,9 @@ import (
 func files(t *testing.T) *certmagic.FileStorage { return &certmagic.FileStorage{Path: t.TempDir()} }
 
 // open opens the storage of another process.
-func open(t *testing.T, etcd *etcdlocktest.Etcd, below certmagic.Storage) *etcdlockcertmagic.Storage {
+func open(
+	t *testing.T, etcd *etcdlocktest.Etcd, below certmagic.Storage,
+) *etcdlockcertmagic.Storage {
 	t.Helper()
 	s, err := etcdlockcertmagic.New(contract.NewSession(t, etcd.Client()), "certmagic/", below)
 	require.NoError(t, err)
@@ -219,7 +221,8 @@ func TestARecalledLockIsLockedAnewByItsRenewal(t *testing.T) {
 		client := etcd.Client()
 		line, err := etcdlock.Contenders(t.Context(), client, "certmagic/name")
 		require.NoError(t, err)
-		require.NoError(t, etcdlock.Recall(t.Context(), client, line[0], etcdlock.RecallRequest{By: "test"}))
+		require.NoError(t,
+			etcdlock.Recall(t.Context(), client, line[0], etcdlock.RecallRequest{By: "test"}))
 		b := open(t, etcd, files(t))
 		in := contract.Async(func() error { return b.Lock(t.Context(), "name") })
 		time.Sleep(2 * time.Second) // the grace is over
@@ -234,8 +237,9 @@ func TestARecalledLockIsLockedAnewByItsRenewal(t *testing.T) {
 	})
 }
 
-// A server ends while it renews a lock that it had lost: certmagic.CleanUpOwnLocks unlocks from another
-// goroutine. That waits for the renewal, and nothing stays locked. Of two Unlocks at once one has the lock.
+// A server ends while it renews a lock that it had lost: certmagic.CleanUpOwnLocks unlocks from
+// another goroutine. That waits for the renewal, and nothing stays locked. Of two Unlocks at once
+// one has the lock.
 func TestAnUnlockBesideARenewalUnlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
@@ -247,7 +251,9 @@ func TestAnUnlockBesideARenewalUnlocks(t *testing.T) {
 		etcd.Expire(session.Lease())
 		time.Sleep(2 * time.Second) // the loss is noticed
 		etcd.Delay(client, time.Second)
-		renewed := contract.Async(func() error { return a.RenewLockLease(t.Context(), "name", time.Minute) })
+		renewed := contract.Async(func() error {
+			return a.RenewLockLease(t.Context(), "name", time.Minute)
+		})
 		synctest.Wait()
 		require.Empty(t, renewed)
 		ended, end := context.WithCancel(t.Context())

@@ -26,7 +26,8 @@ func NewElector(mu *etcdlock.Mutex) (*Elector, error) {
 // when the lead is lost: let it work with mu.Context.
 func (e *Elector) IsLeader(context.Context) error {
 	if !e.mu.Held() {
-		return fmt.Errorf("etcdlockgocron: this process does not lead %q: %w", e.mu.Name(), etcdlock.ErrNotHeld)
+		return fmt.Errorf("etcdlockgocron: this process does not lead %q: %w", e.mu.Name(),
+			etcdlock.ErrNotHeld)
 	}
 	return nil
 }

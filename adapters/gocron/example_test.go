@@ -87,14 +87,15 @@ func ExampleElector() {
 		log.Fatal(err)
 	}
 	ran := make(chan bool)
-	_, err = scheduler.NewJob(gocron.DurationJob(10*time.Millisecond), gocron.NewTask(func(ctx context.Context) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		select {
-		case ran <- mu.Context(ctx).Err() == nil: // this context ends if the lead is lost
-		case <-ctx.Done():
-		}
-	}))
+	_, err = scheduler.NewJob(gocron.DurationJob(10*time.Millisecond),
+		gocron.NewTask(func(ctx context.Context) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			select {
+			case ran <- mu.Context(ctx).Err() == nil: // this context ends if the lead is lost
+			case <-ctx.Done():
+			}
+		}))
 	if err != nil {
 		log.Fatal(err)
 	}

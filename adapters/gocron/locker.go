@@ -32,8 +32,8 @@ type Locker struct {
 // stays taken for at least twice splay from its beginning, and a Lock that takes longer than splay
 // fails. While etcd is that slow a slot may not run at all.
 //
-// The slots of a job have to be further apart than twice splay: 200 ms does for a job each second, 5 s
-// for one each minute. Of slots that are nearer some do not run, which gocron tells only
+// The slots of a job have to be further apart than twice splay: 200 ms does for a job each second,
+// 5 s for one each minute. Of slots that are nearer some do not run, which gocron tells only
 // gocron.AfterLockError. If the program ends while a lock stays taken in this way, it is free up to
 // 3 s later than twice splay.
 //
@@ -46,11 +46,13 @@ func NewLocker(
 	session *etcdlock.Session, prefix string, splay time.Duration, opts ...etcdlock.Option,
 ) (*Locker, error) {
 	if splay <= 0 {
-		return nil, fmt.Errorf("etcdlockgocron: NewLocker with prefix %q: splay %v is not positive", prefix, splay)
+		return nil, fmt.Errorf("etcdlockgocron: NewLocker with prefix %q: splay %v is not positive",
+			prefix, splay)
 	}
 	opts = append(opts[:len(opts):len(opts)], etcdlock.WithMinHold(2*splay))
 	if _, err := session.Mutex(prefix+"job", opts...); err != nil {
-		return nil, fmt.Errorf("etcdlockgocron: NewLocker with prefix %q and splay %v: %w", prefix, splay, err)
+		return nil, fmt.Errorf("etcdlockgocron: NewLocker with prefix %q and splay %v: %w",
+			prefix, splay, err)
 	}
 	return &Locker{
 		session: session, prefix: prefix, splay: splay, opts: opts, runs: make(map[string]*run),
@@ -87,9 +89,9 @@ func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 // [etcdlock.TokenFrom] has the fencing token of the run. If the lock of the job is not held through
 // this Locker the context has ended already, with the cause [etcdlock.ErrNotHeld].
 //
-// key is the name of the job, which gocron.WithName gives. (That of a job without one is the name of its
-// function, as in main.report.) parent is what gocron passes to a task whose first parameter is a
-// context.
+// key is the name of the job, which gocron.WithName gives. (That of a job without one is the name
+// of its function, as in main.report.) parent is what gocron passes to a task whose first parameter
+// is a context.
 func (l *Locker) Context(parent context.Context, key string) context.Context {
 	l.mu.Lock()
 	r := l.runs[key]

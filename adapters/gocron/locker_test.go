@@ -41,7 +41,9 @@ type machine struct {
 }
 
 // start starts a scheduler whose clock is behind by some time. It runs the job in each slot.
-func start(t *testing.T, behind time.Duration, option gocron.SchedulerOption, task func(ctx context.Context)) *machine {
+func start(
+	t *testing.T, behind time.Duration, option gocron.SchedulerOption, task func(ctx context.Context),
+) *machine {
 	t.Helper()
 	scheduler, err := gocron.NewScheduler(option)
 	require.NoError(t, err)
@@ -97,12 +99,14 @@ func TestEachSlotRunsOnceThoughASchedulerIsBehind(t *testing.T) {
 		{"two processes", func(t *testing.T, etcd *etcdlocktest.Etcd) (a, b *etcdlock.Session) {
 			return contract.NewSession(t, etcd.Client()), contract.NewSession(t, etcd.Client())
 		}},
-		{"two processes, and the requests of the second are slow", func(t *testing.T, etcd *etcdlocktest.Etcd) (a, b *etcdlock.Session) {
+		{"two processes, and the requests of the second are slow", func(t *testing.T,
+			etcd *etcdlocktest.Etcd) (a, b *etcdlock.Session) {
 			client := etcd.Client()
 			etcd.Delay(client, splay/3)
 			return contract.NewSession(t, etcd.Client()), contract.NewSession(t, client)
 		}},
-		{"one process, one Session", func(t *testing.T, etcd *etcdlocktest.Etcd) (a, b *etcdlock.Session) {
+		{"one process, one Session", func(t *testing.T,
+			etcd *etcdlocktest.Etcd) (a, b *etcdlock.Session) {
 			s := contract.NewSession(t, etcd.Client())
 			return s, s
 		}},
@@ -138,8 +142,10 @@ func TestALockThatTakesTooLongDoesNotRunItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
 		slow := etcd.Client()
-		first := start(t, 0, gocron.WithDistributedLocker(newLocker(t, contract.NewSession(t, etcd.Client()))), works)
-		second := start(t, 0, gocron.WithDistributedLocker(newLocker(t, contract.NewSession(t, slow))), works)
+		first := start(t, 0,
+			gocron.WithDistributedLocker(newLocker(t, contract.NewSession(t, etcd.Client()))), works)
+		second := start(t, 0, gocron.WithDistributedLocker(newLocker(t, contract.NewSession(t, slow))),
+			works)
 		etcd.Delay(slow, 3*splay)
 		require.Equal(t, once, runs(first, second))
 		require.Len(t, second.refused, slots)
@@ -153,7 +159,8 @@ func TestALockThatTakesTooLongDoesNotRunItsSlot(t *testing.T) {
 func TestJobsRunAgainAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
-		m := start(t, 0, gocron.WithDistributedLocker(newLocker(t, contract.NewSession(t, etcd.Client()))), works)
+		m := start(t, 0,
+			gocron.WithDistributedLocker(newLocker(t, contract.NewSession(t, etcd.Client()))), works)
 		time.Sleep(interval * 3 / 2) // after slot 0
 		thaw := etcd.Freeze()
 		time.Sleep(3 * interval)
@@ -174,7 +181,8 @@ func TestAnotherSchedulerRunsTheSlotsAfterADeath(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorIs(t, dies.Close(), context.Canceled)
 		time.Sleep(interval / 2)
-		m := start(t, 0, gocron.WithDistributedLocker(newLocker(t, contract.NewSession(t, etcd.Client()))), works)
+		m := start(t, 0,
+			gocron.WithDistributedLocker(newLocker(t, contract.NewSession(t, etcd.Client()))), works)
 		require.Equal(t, [slots]int{0, 0, 0, 0, 1, 1, 1, 1}, runs(m))
 	})
 }

@@ -15,9 +15,9 @@
 //		return err
 //	}
 //
-// goose asks for the lock only if migrations are pending. So an Up that has nothing to do costs etcd
-// nothing, and works without etcd. Otherwise it costs what a Lock and an Unlock do: two requests
-// if no other process waits, and once the grant of the lease.
+// goose asks for the lock only if migrations are pending. So an Up that has nothing to do costs
+// etcd nothing, and works without etcd. Otherwise it costs what a Lock and an Unlock do: two
+// requests if no other process waits, and once the grant of the lease.
 package etcdlockgoose
 
 import (
@@ -36,9 +36,9 @@ var _ lock.Locker = (*Locker)(nil)
 // for concurrent use.
 type Locker struct{ mu *etcdlock.Mutex }
 
-// New returns a Locker whose lock is mu, from [etcdlock.Session.Mutex] or [etcdlock.New]. The caller
-// closes the Session, or mu, when the migrations are over. [etcdlock.WithAcquireTimeout] bounds the
-// wait for the lock without bounding the migrations.
+// New returns a Locker whose lock is mu, from [etcdlock.Session.Mutex] or [etcdlock.New]. The
+// caller closes the Session, or mu, when the migrations are over. [etcdlock.WithAcquireTimeout]
+// bounds the wait for the lock without bounding the migrations.
 func New(mu *etcdlock.Mutex) *Locker { return &Locker{mu} }
 
 // Lock waits for the lock until ctx ends, with the errors of [etcdlock.Mutex.Lock]; after each of
@@ -60,17 +60,17 @@ func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error {
 	return nil
 }
 
-// Unlock releases the lock. It returns nil only if the lock was held without a break since the Lock.
-// The other errors are those of [etcdlock.Mutex.Unlock], among them [etcdlock.ErrLost]: goose joins
-// them to its own, also to those of migrations that have succeeded. A ctx that never ends, such as
-// goose's, is bounded by the TTL or 5 s, whichever is less.
+// Unlock releases the lock. It returns nil only if the lock was held without a break since the
+// Lock. The other errors are those of [etcdlock.Mutex.Unlock], among them [etcdlock.ErrLost]: goose
+// joins them to its own, also to those of migrations that have succeeded. A ctx that never ends,
+// such as goose's, is bounded by the TTL or 5 s, whichever is less.
 func (l *Locker) Unlock(ctx context.Context, _ *sql.DB) error { return l.mu.Unlock(ctx) }
 
 // endKey is the key of the function that ends the context of a Do.
 type endKey struct{}
 
-// Do calls fn with a context that comes from ctx and also ends if a [Locker] that was locked with it
-// loses its lock. [context.Cause] is then the reason, such as an [*etcdlock.LostError]. fn is a
+// Do calls fn with a context that comes from ctx and also ends if a [Locker] that was locked with
+// it loses its lock. [context.Cause] is then the reason, such as an [*etcdlock.LostError]. fn is a
 // method of a goose.Provider (Up, UpByOne, Down), or a function that calls some:
 //
 //	results, err := etcdlockgoose.Do(ctx, provider.Up)

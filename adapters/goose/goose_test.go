@@ -42,7 +42,9 @@ func open(t *testing.T) *sql.DB {
 }
 
 // newMutex returns the lock of another process, closed when t ends.
-func newMutex(t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption) *etcdlock.Mutex {
+func newMutex(
+	t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption,
+) *etcdlock.Mutex {
 	return contract.NewMutex(t, client, name, opts...)
 }
 
@@ -127,7 +129,8 @@ func TestTheContextEndsBeforeAnotherProcessGetsIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
 		client := etcd.Client()
-		holder, other := etcdlockgoose.New(newMutex(t, client)), etcdlockgoose.New(newMutex(t, etcd.Client()))
+		holder, other := etcdlockgoose.New(newMutex(t, client)),
+			etcdlockgoose.New(newMutex(t, etcd.Client()))
 		_, err := etcdlockgoose.Do(t.Context(), func(ctx context.Context) (any, error) {
 			require.NoError(t, holder.Lock(ctx, nil))
 			defer etcd.Cut(client)()
@@ -158,16 +161,17 @@ func TestWithoutDoTheMigrationsGoOnAndTheErrorSaysSo(t *testing.T) {
 
 func TestTheUnlockDoesNotEndTheContextOfDo(t *testing.T) {
 	p := newProvider(t, etcdlockgoose.New(newMutex(t, etcdlocktest.New(t).Client())))
-	results, err := etcdlockgoose.Do(t.Context(), func(ctx context.Context) (all []*goose.MigrationResult, _ error) {
-		for range shop {
-			result, err := p.UpByOne(ctx)
-			if err != nil {
-				return nil, err
+	results, err := etcdlockgoose.Do(t.Context(),
+		func(ctx context.Context) (all []*goose.MigrationResult, _ error) {
+			for range shop {
+				result, err := p.UpByOne(ctx)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, result)
 			}
-			all = append(all, result)
-		}
-		return all, ctx.Err()
-	})
+			return all, ctx.Err()
+		})
 	require.NoError(t, err)
 	require.Len(t, results, 3)
 }
@@ -177,9 +181,10 @@ func TestTheEndOfTheContextBoundsTheWait(t *testing.T) {
 	holder := newMutex(t, etcd.Client())
 	require.NoError(t, holder.Lock(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
-	p := newProvider(t, etcdlockgoose.New(newMutex(t, etcd.Client(), etcdlock.WithTrace(&etcdlock.Trace{
-		Queued: func(context.Context, etcdlock.QueuedEvent) { cancel() },
-	}))))
+	p := newProvider(t,
+		etcdlockgoose.New(newMutex(t, etcd.Client(), etcdlock.WithTrace(&etcdlock.Trace{
+			Queued: func(context.Context, etcdlock.QueuedEvent) { cancel() },
+		}))))
 	results, err := etcdlockgoose.Do(ctx, p.Up)
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, err, etcdlock.ErrLocked)

@@ -1,5 +1,5 @@
-// Package etcdlockmigrate is a lock of etcd for golang-migrate, around a driver for any database: of
-// all processes that start, one migrates at a time.
+// Package etcdlockmigrate is a lock of etcd for golang-migrate, around a driver for any database:
+// of all processes that start, one migrates at a time.
 //
 //	func migrateUp(s *etcdlock.Session, files source.Driver, db database.Driver) error {
 //		mu, err := s.Mutex("migrations/shop")
@@ -39,15 +39,15 @@ var _ database.Driver = (*Driver)(nil)
 // A Driver is the driver that it embeds, with another lock. That of the embedded one is not used
 // (some take it once, by themselves, when they open the database).
 //
-// golang-migrate has no context that could end with a loss. So a loss makes Run, SetVersion and Drop
-// fail, from then on until Unlock: the migration that runs goes on to its end, and no other begins.
-// Their error is the cause of the context of [etcdlock.Mutex.Context], mostly an
+// golang-migrate has no context that could end with a loss. So a loss makes Run, SetVersion and
+// Drop fail, from then on until Unlock: the migration that runs goes on to its end, and no other
+// begins. Their error is the cause of the context of [etcdlock.Mutex.Context], mostly an
 // [*etcdlock.LostError]. golang-migrate then leaves the version dirty, as after any migration that
 // has failed: another process may have got in meanwhile, and stops at that. Without a Lock nothing
 // is checked.
 //
-// A Migrate whose Unlock has failed takes itself for locked: after a loss it answers migrate.ErrLocked
-// to all that follows. Make a new one, of the same Driver.
+// A Migrate whose Unlock has failed takes itself for locked: after a loss it answers
+// migrate.ErrLocked to all that follows. Make a new one, of the same Driver.
 //
 // The methods of a Driver are safe for concurrent use as far as those of the embedded one are.
 type Driver struct {
@@ -62,10 +62,10 @@ type Driver struct {
 	held  context.Context // ends with the hold; nil if Lock has not succeeded since the last Unlock
 }
 
-// New returns a Driver whose lock is mu, from [etcdlock.Session.Mutex] or [etcdlock.New]. The caller
-// closes the Session, or mu, when the migrations are over. wait is how long a Lock waits at most. It
-// has to be less than the LockTimeout of the Migrate, which is 15 s unless the program says
-// otherwise: a Migrate whose time is over takes no notice of a lock that it gets later.
+// New returns a Driver whose lock is mu, from [etcdlock.Session.Mutex] or [etcdlock.New]. The
+// caller closes the Session, or mu, when the migrations are over. wait is how long a Lock waits at
+// most. It has to be less than the LockTimeout of the Migrate, which is 15 s unless the program
+// says otherwise: a Migrate whose time is over takes no notice of a lock that it gets later.
 func New(driver database.Driver, mu *etcdlock.Mutex, wait time.Duration) (*Driver, error) {
 	switch {
 	case driver == nil:
@@ -111,10 +111,10 @@ func (d *Driver) Lock() error {
 	return nil
 }
 
-// Unlock releases the lock. It returns nil only if the lock was held without a break since the Lock,
-// and database.ErrNotLocked without one. The other errors are those of [etcdlock.Mutex.Unlock],
-// among them [etcdlock.ErrLost]; after each of them the Driver may be locked again. It takes at most
-// the TTL or 5 s, whichever is less.
+// Unlock releases the lock. It returns nil only if the lock was held without a break since the
+// Lock, and database.ErrNotLocked without one. The other errors are those of
+// [etcdlock.Mutex.Unlock], among them [etcdlock.ErrLost]; after each of them the Driver may be
+// locked again. It takes at most the TTL or 5 s, whichever is less.
 func (d *Driver) Unlock() error {
 	d.state.Lock()
 	defer d.state.Unlock()

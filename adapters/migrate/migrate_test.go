@@ -48,7 +48,9 @@ func open(t *testing.T) database.Driver {
 }
 
 // newMutex returns the lock of another process, closed when t ends.
-func newMutex(t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption) *etcdlock.Mutex {
+func newMutex(
+	t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption,
+) *etcdlock.Mutex {
 	return contract.NewMutex(t, client, name, opts...)
 }
 

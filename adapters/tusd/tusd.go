@@ -96,7 +96,8 @@ func (l *lock) Lock(ctx context.Context, requestUnlock func()) error {
 		return fmt.Errorf("etcdlocktusd: Lock of %q with a nil context or requestUnlock", l.mu.Name())
 	}
 	if err := l.mu.Lock(ctx); err != nil {
-		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) { // the latter by WithAcquireTimeout
+		// the latter by WithAcquireTimeout
+		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 			return handler.ErrLockTimeout // tusd compares it, and answers with its status
 		}
 		return err

@@ -37,7 +37,9 @@ func newLock(t *testing.T, l *etcdlocktusd.Locker) handler.Lock {
 func unasked(t *testing.T) func() { return func() { t.Error("asked to unlock") } }
 
 // pairs runs a test with two Lockers: of one process, and of two.
-func pairs(t *testing.T, test func(t *testing.T, etcd *etcdlocktest.Etcd, a, b *etcdlocktusd.Locker)) {
+func pairs(
+	t *testing.T, test func(t *testing.T, etcd *etcdlocktest.Etcd, a, b *etcdlocktusd.Locker),
+) {
 	t.Run("one process", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			etcd := etcdlocktest.New(t)

@@ -35,7 +35,8 @@ type release struct {
 }
 
 // releases is how a version is written, as semver has it.
-var releases = regexp.MustCompile(`^(\d{1,9})\.(\d{1,9})\.(\d{1,9})(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`)
+var releases = regexp.MustCompile(
+	`^(\d{1,9})\.(\d{1,9})\.(\d{1,9})(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?$`)
 
 func parseRelease(version string) (release, error) {
 	parts := releases.FindStringSubmatch(version)
@@ -65,8 +66,8 @@ func (r release) openTo() (ids []string) {
 	return ids
 }
 
-// least returns the first release that has all fixes: of r's minor, or of the newest where no release
-// of r's minor has them.
+// least returns the first release that has all fixes: of r's minor, or of the newest where no
+// release of r's minor has them.
 func (r release) least() string {
 	minor, patch := r.minor, 0
 	for _, a := range advisories {

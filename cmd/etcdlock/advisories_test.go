@@ -53,7 +53,8 @@ func TestWhichAdvisoriesAReleaseIsOpenTo(t *testing.T) {
 		require.True(t, r.unknown(), version)
 	}
 	for _, garbage := range []string{
-		"", "3", "3.6", "v3.6.14", "3.6.14 ", "3.6.x", "3.-6.14", "3.6.14.1", "3.6.14-", "3.6.14-rc.1+", "3.6.99999999999999999999", "etcd",
+		"", "3", "3.6", "v3.6.14", "3.6.14 ", "3.6.x", "3.-6.14", "3.6.14.1", "3.6.14-", "3.6.14-rc.1+",
+		"3.6.99999999999999999999", "etcd",
 	} {
 		_, err := parseRelease(garbage)
 		require.EqualError(t, err, fmt.Sprintf("%q is not a version of etcd", garbage))
@@ -79,7 +80,8 @@ func TestTheAdvisoriesAreThoseOfThePage(t *testing.T) {
 		require.Contains(t, a.fixed, newestMinor)
 	}
 	require.Equal(t, newestMinor, newest)
-	for _, least := range []string{release{3, 5, 0, false}.least(), release{3, 6, 0, false}.least(), release{3, 7, 0, false}.least()} {
+	for _, least := range []string{release{3, 5, 0, false}.least(), release{3, 6, 0, false}.least(),
+		release{3, 7, 0, false}.least()} {
 		require.Contains(t, page, "**"+least+"**")
 	}
 }

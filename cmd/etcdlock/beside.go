@@ -26,7 +26,9 @@ type lock interface {
 }
 
 // open makes the lock that the flags ask for.
-func (r *running) open(client *clientv3.Client, name string, opts ...etcdlock.SessionOption) (lock, error) {
+func (r *running) open(
+	client *clientv3.Client, name string, opts ...etcdlock.SessionOption,
+) (lock, error) {
 	switch {
 	case r.shared:
 		rw, err := etcdlock.NewRWMutex(client, name, opts...)

@@ -17,9 +17,10 @@ func TestRunsBesideEachOther(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
 	for _, row := range []struct {
-		name, mode   string
-		flags        []string
-		beside, full int // the status of a run with -n beside one with these flags, and when there is one more
+		name, mode string
+		flags      []string
+		// the status of a run with -n beside one with these flags, and when there is one more
+		beside, full int
 		refused      [][]string
 	}{
 		{"limited", "permit", []string{"-N", "3"}, exitGood, exitTaken, [][]string{{}, {"-s"}, {"-N", "2"}}},
@@ -29,7 +30,8 @@ func TestRunsBesideEachOther(t *testing.T) {
 			t.Parallel()
 			tries := func(flags ...string) int {
 				args := append([]string{"run", "--endpoints", e.addr, "-n"}, flags...)
-				run := starts(t, append(args, row.name, "--", "true")) // this waits for all children of its process
+				// this waits for all children of its process
+				run := starts(t, append(args, row.name, "--", "true"))
 				<-run.ended
 				return run.ProcessState.ExitCode()
 			}
@@ -69,7 +71,8 @@ func TestARunWithALimitKnowsItsPlaceAndLosesIt(t *testing.T) {
 	e := newEtcd(t)
 	for _, flags := range [][]string{{"-N", "2"}, {"-s"}} {
 		args := append([]string{"run", "--endpoints", e.addr}, flags...)
-		run := starts(t, append(args, "job", "--", "sh", "-c", `echo "$ETCDLOCK_NAME $ETCDLOCK_KEY $ETCDLOCK_TOKEN"; exec sleep 60`))
+		run := starts(t, append(args, "job", "--", "sh", "-c",
+			`echo "$ETCDLOCK_NAME $ETCDLOCK_KEY $ETCDLOCK_TOKEN"; exec sleep 60`))
 		eventually(t, func() bool { return strings.HasSuffix(run.stdout.String(), "\n") }, "no output")
 		c := e.line(t, "job", 1)[0]
 		require.Equal(t, fmt.Sprintf("job %s %d\n", c.Key, c.Token), run.stdout.String())

@@ -305,7 +305,8 @@ func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
 		_, below := inside(e.Key, lines)
 		if isPlace && e.Value().Owner != "" || below {
 			bare = append(bare, fmt.Sprintf("%q below the lock %q has no lease: "+
-				"it blocks concurrency.Mutex for ever", e.Key, cmp.Or(name, e.Key[:max(strings.LastIndexByte(e.Key, '/'), 0)])))
+				"it blocks concurrency.Mutex for ever", e.Key,
+				cmp.Or(name, e.Key[:max(strings.LastIndexByte(e.Key, '/'), 0)])))
 		}
 	}
 	d.several("names", nested)

@@ -41,7 +41,8 @@ func TestAHealthyEtcdHasNoFindings(t *testing.T) {
 		`ok   TTL: 2s is the least that etcd grants\n`+
 		`ok   alarms: none\n`+
 		`ok   rights: this user may read and write below ""\n`+
-		`ok   keys: 2 below "", with 1 locks that are held; none nest, none is without a lease\n\z`), stdout)
+		`ok   keys: 2 below "", with 1 locks that are held; none nest, none is without a lease\n\z`),
+		stdout)
 	require.Equal(t, [2]int64{1, 1}, [2]int64{f.grants.Load(), f.revokes.Load()})
 	after, err := e.client.Get(t.Context(), "orders", clientv3.WithPrefix())
 	require.NoError(t, err)
@@ -58,8 +59,9 @@ func TestWhatTheDoctorFinds(t *testing.T) {
 	e.holds(t, "orders/42")
 	stray := "orders/" + uuid.NewString()
 	for key, value := range map[string]string{
-		stray:                       "put over",
-		"stock/" + uuid.NewString(): `{"owner":"api-7:1","host":"api-7","pid":1,"since":"2026-11-22T12:00:00Z"}`,
+		stray: "put over",
+		"stock/" +
+			uuid.NewString(): `{"owner":"api-7:1","host":"api-7","pid":1,"since":"2026-11-22T12:00:00Z"}`,
 	} {
 		_, err := e.client.Put(t.Context(), key, value)
 		require.NoError(t, err)
@@ -75,7 +77,8 @@ func TestWhatTheDoctorFinds(t *testing.T) {
 	require.NoError(t, err)
 	e.holds(t, "prices")
 	for _, key := range []string{ // as recipe.RWMutex puts them
-		"prices/read/1795411200000000000", "prices/read/1795411200000000001", "elsewhere/write/1795411200000000000",
+		"prices/read/1795411200000000000", "prices/read/1795411200000000001",
+		"elsewhere/write/1795411200000000000",
 	} {
 		_, err := e.client.Put(t.Context(), key, "", clientv3.WithLease(lease.ID))
 		require.NoError(t, err)
@@ -88,7 +91,8 @@ func TestWhatTheDoctorFinds(t *testing.T) {
 		want   []string
 	}{
 		"names and keys": {func(*front) {}, nil, exitBad, []string{
-			`BAD  names: "orders/42" is inside of "orders"`, `BAD  keys: "` + stray + `" below the lock "orders" has no lease`,
+			`BAD  names: "orders/42" is inside of "orders"`,
+			`BAD  keys: "` + stray + `" below the lock "orders" has no lease`,
 			`BAD  keys: "stock/`, "findings: 5",
 			`BAD  recipes: "prices" is a recipe.RWMutex of etcd's, too ("prices/read/1795411200000000000"): ` +
 				`it does not exclude the others in line`,
@@ -101,22 +105,29 @@ func TestWhatTheDoctorFinds(t *testing.T) {
 		}, []string{"--prefix", "jobs/"}, exitBad, []string{"BAD  alarms: NOSPACE at member 17"}},
 		"alarms for root": {func(f *front) { f.alarms = nil }, []string{"--prefix", "jobs/"}, exitGood,
 			[]string{"??   alarms: etcdserver: permission denied"}},
-		"no rights to write": {func(f *front) { f.readOnly = true }, []string{"--prefix", "jobs/"}, exitBad,
+		"no rights to write": {func(f *front) {
+			f.readOnly = true
+		}, []string{"--prefix", "jobs/"}, exitBad,
 			[]string{`BAD  rights: writing below "jobs/": etcdserver: permission denied`, "findings: 1"}},
 		"no rights": {func(f *front) { f.blind = true }, []string{"--prefix", "jobs/"}, exitBad,
-			[]string{`lets this user read nothing below "jobs/"`, "BAD  rights: reading", "BAD  rights: writing", "??   keys:"}},
-		"an old release": {func(f *front) { f.version = "3.6.10" }, []string{"--prefix", "jobs/"}, exitBad, []string{
+			[]string{`lets this user read nothing below "jobs/"`, "BAD  rights: reading",
+				"BAD  rights: writing", "??   keys:"}},
+		"an old release": {func(f *front) {
+			f.version = "3.6.10"
+		}, []string{"--prefix", "jobs/"}, exitBad, []string{
 			": etcd 3.6.10 has no fix for CVE-2026-44283, CVE-2026-59818, CVE-2026-73499, CVE-2026-73500: " +
 				"use 3.6.14 or later (SECURITY.md; as known on " + advised + ")\n", "findings: 1",
 		}},
 		"an old minor": {func(f *front) { f.version = "3.4.45" }, []string{"--prefix", "jobs/"}, exitBad,
-			[]string{": etcd 3.4.45 has no fix for CVE-2026-59818, CVE-2026-73499, CVE-2026-73500: use 3.7.1 or later"}},
+			[]string{
+				": etcd 3.4.45 has no fix for CVE-2026-59818, CVE-2026-73499, CVE-2026-73500: use 3.7.1 or later"}},
 		"a new minor": {func(f *front) { f.version = "3.8.0" }, []string{"--prefix", "jobs/"}, exitGood,
 			[]string{": etcd 3.8.0, newer than the advisories known here, of " + advised + "\n"}},
 		"no version": {func(f *front) { f.version = "weird" }, []string{"--prefix", "jobs/"}, exitGood,
 			[]string{`: its version: "weird" is not a version of etcd`}},
 		"a version for root": {func(f *front) { f.version = "" }, []string{"--prefix", "jobs/"}, exitGood,
-			[]string{": its version: etcdserver: permission denied (since 3.5.32, 3.6.12 and 3.7.0 any user may ask)\n"}},
+			[]string{
+				": its version: etcdserver: permission denied (since 3.5.32, 3.6.12 and 3.7.0 any user may ask)\n"}},
 		"a long TTL": {func(f *front) { f.ttl = 20 }, []string{"--prefix", "jobs/"}, exitBad,
 			[]string{"BAD  TTL: 20s is the least that etcd grants, more than the usual 15s"}},
 	} {
@@ -125,7 +136,8 @@ func TestWhatTheDoctorFinds(t *testing.T) {
 			f := healthy()
 			row.front(f)
 			addr := newFront(t, e, f, nil)
-			status, stdout, stderr := runs(t, "", append([]string{"doctor", "--command-timeout", "20s", "--endpoints", addr}, row.args...)...)
+			status, stdout, stderr := runs(t, "",
+				append([]string{"doctor", "--command-timeout", "20s", "--endpoints", addr}, row.args...)...)
 			require.Equal(t, row.status, status)
 			for _, want := range row.want {
 				require.Contains(t, stdout+stderr, want)
@@ -142,12 +154,15 @@ func TestTheDoctorAsksEachEndpoint(t *testing.T) {
 	one := newFront(t, e, &front{alarms: []*pb.AlarmMember{}}, nil)
 	other := newFront(t, e, &front{cluster: 0xbad, alarms: []*pb.AlarmMember{}}, nil)
 	away := nobody
-	status, stdout, _ := runs(t, "", "doctor", "--command-timeout", "20s", "--endpoints", one+","+away+","+other)
+	status, stdout, _ := runs(t, "", "doctor", "--command-timeout", "20s", "--endpoints",
+		one+","+away+","+other)
 	require.Equal(t, exitBad, status)
 	require.Contains(t, stdout, "ok   "+one+": answers")
-	require.Contains(t, stdout, "BAD  "+away+": cannot be reached: dial tcp "+away+": connect: connection refused")
-	require.Contains(t, stdout, "BAD  clusters: the endpoints are of different ones, which exclude nobody from each other: "+
-		"1 has "+one+"; bad has "+other)
+	require.Contains(t, stdout, "BAD  "+away+": cannot be reached: dial tcp "+away+
+		": connect: connection refused")
+	require.Contains(t, stdout,
+		"BAD  clusters: the endpoints are of different ones, which exclude nobody from each other: "+
+			"1 has "+one+"; bad has "+other)
 	status, stdout, stderr := runs(t, "", "doctor", "--command-timeout", "20s", "--endpoints", away)
 	require.Equal(t, exitFailed, status)
 	require.Contains(t, stdout, "connection refused")
@@ -160,7 +175,8 @@ func TestTheDoctorNeedsNoMaintenance(t *testing.T) {
 	e := newEtcd(t)
 	status, stdout, _ := runs(t, "", "doctor", "--command-timeout", "20s", "--endpoints", e.addr)
 	require.Equal(t, exitGood, status)
-	for _, want := range []string{"ok   " + e.addr + ": answers", "??   " + e.addr + ": its version: rpc error: code = Unimplemented", "??   alarms: ", "ok   keys: "} {
+	for _, want := range []string{"ok   " + e.addr + ": answers", "??   " + e.addr +
+		": its version: rpc error: code = Unimplemented", "??   alarms: ", "ok   keys: "} {
 		require.Contains(t, stdout, want)
 	}
 	require.NotContains(t, stdout, "any user may ask")
@@ -180,7 +196,8 @@ func TestTheDoctorTellsWrongTLS(t *testing.T) {
 	plainly := newFront(t, e, healthy(), nil)
 	secured := newFront(t, e, healthy(), &tls.Config{Certificates: []tls.Certificate{pair}})
 	mutual := newFront(t, e, healthy(), &tls.Config{
-		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
+		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert,
+		ClientCAs: clients,
 	})
 	const why = "BAD"
 	for name, row := range map[string]struct {
@@ -200,7 +217,8 @@ func TestTheDoctorTellsWrongTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			status, stdout, _ := runs(t, "", append([]string{"doctor", "--command-timeout", "20s", "--endpoints"}, row.args...)...)
+			status, stdout, _ := runs(t, "",
+				append([]string{"doctor", "--command-timeout", "20s", "--endpoints"}, row.args...)...)
 			require.Equal(t, row.status, status)
 			require.Contains(t, stdout, row.want)
 			require.Equal(t, row.status != exitGood, strings.Contains(stdout, why))
@@ -229,7 +247,8 @@ func TestALeaseThatIsTooShortIsRefused(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
 	addr := newFront(t, e, &front{ttl: 14}, nil)
-	starts(t, []string{"run", "--endpoints", addr, "--kill-after", "4s", "-n", "job", "--", "echo", "ran"}).
+	starts(t, []string{"run", "--endpoints", addr, "--kill-after", "4s", "-n", "job", "--",
+		"echo", "ran"}).
 		exits(exitUsage).says("etcd grants a TTL of 14s, less than 15s")
 	resp, err := e.client.Get(context.Background(), "job/", clientv3.WithPrefix())
 	require.NoError(t, err)

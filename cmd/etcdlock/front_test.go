@@ -88,7 +88,9 @@ func (f *front) Txn(ctx context.Context, in *pb.TxnRequest) (*pb.TxnResponse, er
 	return f.kv.Txn(ctx, in)
 }
 
-func (f *front) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+func (f *front) LeaseGrant(
+	ctx context.Context, in *pb.LeaseGrantRequest,
+) (*pb.LeaseGrantResponse, error) {
 	f.grants.Add(1)
 	resp, err := f.lease.LeaseGrant(ctx, in)
 	if f.ttl != 0 && err == nil {
@@ -97,7 +99,9 @@ func (f *front) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest) (*pb.L
 	return resp, err
 }
 
-func (f *front) LeaseRevoke(ctx context.Context, in *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
+func (f *front) LeaseRevoke(
+	ctx context.Context, in *pb.LeaseRevokeRequest,
+) (*pb.LeaseRevokeResponse, error) {
 	f.revokes.Add(1)
 	return f.lease.LeaseRevoke(ctx, in)
 }

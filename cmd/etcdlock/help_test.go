@@ -32,7 +32,8 @@ func TestThePageHasTheHelpOfEachCommand(t *testing.T) {
 	}
 }
 
-// The help of a command names its own flags and those that reach etcd, however the user asks for it.
+// The help of a command names its own flags and those that reach etcd, however the user asks for
+// it.
 func TestTheHelpOfACommandNamesAllItsFlags(t *testing.T) {
 	for _, c := range commands() {
 		status, text, stderr := runs(t, "", "help", c.Name())

@@ -69,7 +69,8 @@ func (r *running) run(a *app, name string, argv []string) error {
 	if err != nil {
 		return err
 	}
-	h := &holding{running: r, app: a, signals: signals, holds: make(chan struct{}, 1), recalls: make(chan error, 1)}
+	h := &holding{running: r, app: a, signals: signals, holds: make(chan struct{}, 1),
+		recalls: make(chan error, 1)}
 	client, err := h.acquire(cfg, name)
 	if client != nil {
 		defer client.Close()
@@ -225,7 +226,8 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 		},
 		Recalled: func(_ context.Context, e etcdlock.RecalledEvent) {
 			select {
-			case h.recalls <- &etcdlock.RecalledError{Name: e.Name, Token: e.Token, By: e.Request.By, Reason: e.Request.Reason}:
+			case h.recalls <- &etcdlock.RecalledError{Name: e.Name, Token: e.Token, By: e.Request.By,
+				Reason: e.Request.Reason}:
 			default: // one that ends it sooner
 			}
 		},

@@ -147,7 +147,8 @@ func events(file, what string) (at []time.Time) {
 	text, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(text)) {
 		name, ns, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		if n, err := strconv.ParseInt(ns, 10, 64); err == nil && name == what && strings.HasSuffix(line, "\n") {
+		if n, err := strconv.ParseInt(ns, 10, 64); err == nil && name == what &&
+			strings.HasSuffix(line, "\n") {
 			at = append(at, time.Unix(0, n))
 		}
 	}

@@ -19,7 +19,8 @@ func manCommand() *cobra.Command {
 		}),
 		RunE: func(c *cobra.Command, args []string) error {
 			c.Root().DisableAutoGenTag = true // the same pages each day
-			return doc.GenManTree(c.Root(), &doc.GenManHeader{Source: "etcdlock", Manual: "etcdlock"}, args[0])
+			return doc.GenManTree(c.Root(), &doc.GenManHeader{Source: "etcdlock", Manual: "etcdlock"},
+				args[0])
 		},
 	}
 }

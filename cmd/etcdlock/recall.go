@@ -39,7 +39,8 @@ Exit status: 0 asked (with --wait: gone), or nobody there; 1 cannot be asked, or
 	}
 	c.Flags().Int64Var(&r.token, "token", 0, "token of the place, as shown by who")
 	c.Flags().DurationVar(&r.grace, "grace", 30*time.Second, "how long the holder may go on")
-	c.Flags().BoolVar(&r.wait, "wait", false, "wait until the place is gone, for the grace and 10s at most")
+	c.Flags().BoolVar(&r.wait, "wait", false,
+		"wait until the place is gone, for the grace and 10s at most")
 	c.Flags().BoolVar(&r.breaks, "break", false, "as --wait, and delete the place if it is there then")
 	c.Flags().StringVar(&r.by, "by", "", "who asks (default user and host)")
 	c.Flags().StringVar(&r.reason, "reason", "", "why")
@@ -126,7 +127,9 @@ func (r *recalling) places(client *clientv3.Client, name string) ([]place, error
 
 // ask asks each of the places. If one cannot be asked, ask deletes it, if the user wants
 // that.
-func (r *recalling) ask(a *app, client *clientv3.Client, places []place) (asked []place, err error) {
+func (r *recalling) ask(
+	a *app, client *clientv3.Client, places []place,
+) (asked []place, err error) {
 	request := etcdlock.RecallRequest{By: r.by, Reason: r.reason, Grace: r.grace}
 	var deaf error
 	for _, p := range places {
@@ -164,7 +167,9 @@ func (r *recalling) await(a *app, client *clientv3.Client, name string, asked []
 			return ends(exitFailed, r.etcd.noAnswer(err))
 		}
 		asked = slices.DeleteFunc(asked, func(p place) bool {
-			gone := !slices.ContainsFunc(all, func(o place) bool { return o.Token == p.Token && o.Key == p.Key })
+			gone := !slices.ContainsFunc(all, func(o place) bool {
+				return o.Token == p.Token && o.Key == p.Key
+			})
 			if gone {
 				fmt.Fprintf(a.stdout, "gone %s\n", plain(p.Key))
 			}

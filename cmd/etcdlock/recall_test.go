@@ -14,8 +14,8 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// A run that is recalled ends its command, which obeys long before the end of the grace. All of the command has
-// ended before the release.
+// A run that is recalled ends its command, which obeys long before the end of the grace. All of the
+// command has ended before the release.
 func TestARecallEndsTheCommandOfARun(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
@@ -126,7 +126,8 @@ func TestTheStatusOfARecall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			status, stdout, stderr := runs(t, "", append([]string{"recall", "--endpoints", e.addr}, row.args...)...)
+			status, stdout, stderr := runs(t, "",
+				append([]string{"recall", "--endpoints", e.addr}, row.args...)...)
 			require.Equal(t, row.status, status)
 			require.Contains(t, stdout+stderr, row.says)
 		})

@@ -50,7 +50,8 @@ and after 10s what it waits for.`,
 			}
 			return r.run(a, args[0], args[1:])
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (none []string, _ cobra.ShellCompDirective) {
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (none []string,
+			_ cobra.ShellCompDirective) {
 			if len(args) == 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
@@ -69,8 +70,10 @@ and after 10s what it waits for.`,
 			"has exited; a signal or a recall ends that (not with -s, -N)")
 	f.DurationVar(&r.recall, "recall", 0,
 		"let etcdlock recall end the command, with this grace at most")
-	f.BoolVarP(&r.shared, "shared", "s", false, "share the lock with others that have -s, as readers do")
-	f.FuncP("limit", "N", "at most this `number` at a time, 1 to 65535; while runs\ndisagree the lowest limit counts",
+	f.BoolVarP(&r.shared, "shared", "s", false,
+		"share the lock with others that have -s, as readers do")
+	f.FuncP("limit", "N",
+		"at most this `number` at a time, 1 to 65535; while runs\ndisagree the lowest limit counts",
 		func(text string) (err error) {
 			if r.limit, err = strconv.Atoi(text); err != nil || r.limit < 1 || r.limit > 65535 {
 				return errors.New("not from 1 to 65535")

@@ -115,7 +115,8 @@ func TestOnATerminalTheCommandIsInTheForeground(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
 	terminal := newPty(t)
-	run := starts(t, []string{"run", "--endpoints", e.addr, "--kill-after", "1s", "job", "--", "sh", "-c",
+	run := starts(t, []string{"run", "--endpoints", e.addr, "--kill-after", "1s", "job",
+		"--", "sh", "-c",
 		`read line; echo "got $line by $$"; trap 'echo interrupted; (trap "" TERM; while :; do sleep 1; done) & exit 5' INT; while :; do /bin/true; echo on; done`},
 		terminal.on(t))
 	terminal.types(t, "words\n")
@@ -124,19 +125,26 @@ func TestOnATerminalTheCommandIsInTheForeground(t *testing.T) {
 	}
 	eventually(t, shown("got words by"), "the command cannot read")
 	require.NotEqual(t, run.Process.Pid, terminal.front(t))
-	require.True(t, shown(fmt.Sprint("got words by ", terminal.front(t)))(), "another is in the foreground")
+	require.True(t, shown(fmt.Sprint("got words by ", terminal.front(t)))(),
+		"another is in the foreground")
 
 	for range 10 { // sometimes the shell is just about to begin a program
 		before := len(terminal.shows.String())
 		terminal.types(t, "\x1a") // ^Z
-		eventually(t, func() bool { return strings.Contains(terminal.shows.String()[before:], "^Z") }, "no echo")
+		eventually(t, func() bool {
+			return strings.Contains(terminal.shows.String()[before:], "^Z")
+		}, "no echo")
 		echoed := len(terminal.shows.String())
-		eventually(t, func() bool { return strings.Count(terminal.shows.String()[echoed:], "on") > 50 }, "it was stopped")
+		eventually(t, func() bool {
+			return strings.Count(terminal.shows.String()[echoed:], "on") > 50
+		}, "it was stopped")
 	}
 
 	terminal.types(t, "\x03") // ^C
 	eventually(t, shown("interrupted"), "the command was not interrupted")
-	eventually(t, func() bool { return terminal.front(t) == run.Process.Pid }, "the terminal is not given back")
+	eventually(t, func() bool {
+		return terminal.front(t) == run.Process.Pid
+	}, "the terminal is not given back")
 	run.exits(5)
 }
 
@@ -168,7 +176,9 @@ func TestTheLiveTableStaysInTheWindow(t *testing.T) {
 	}
 	terminal := newPty(t)
 	starts(t, []string{"who", "--watch", "--endpoints", e.addr}, terminal.on(t))
-	eventually(t, func() bool { return strings.Count(terminal.shows.String(), "\x1b[H") >= 2 }, "no second table")
+	eventually(t, func() bool {
+		return strings.Count(terminal.shows.String(), "\x1b[H") >= 2
+	}, "no second table")
 	_, first, _ := strings.Cut(terminal.shows.String(), "\x1b[H")
 	first, _, _ = strings.Cut(first, "\x1b[H")
 	lines := strings.Split(strings.TrimSuffix(first, "\x1b[J"), "\r\n")

@@ -57,7 +57,8 @@ func TestKillAtCountsFromTheEndOfTrust(t *testing.T) {
 	trusted := time.Now()
 	require.Equal(t, trusted.Add(3*time.Second), r.killAt(trusted, trusted, true))
 	require.Equal(t, trusted.Add(3*time.Second), r.killAt(trusted.Add(2*time.Second), trusted, true))
-	require.Equal(t, trusted.Add(3*time.Second), r.killAt(trusted.Add(time.Hour), trusted, true), "at once")
+	require.Equal(t, trusted.Add(3*time.Second), r.killAt(trusted.Add(time.Hour), trusted, true),
+		"at once")
 	now := trusted.Add(-10 * time.Second) // the key was deleted
 	require.Equal(t, now.Add(time.Second), r.killAt(now, trusted, false))
 	r.killAfter = 200 * time.Millisecond
@@ -75,7 +76,9 @@ func TestSignalsArePassedOnOnce(t *testing.T) {
 		require.NoError(t, run.Process.Signal(s))
 		at := first(t, command, fmt.Sprint("signal=", int(s.(syscall.Signal))))
 		if i < len(forwarded)-1 { // the command lives on, longer than kill-after
-			eventually(t, func() bool { return last(t, command, "beat").Sub(at) > 100*time.Millisecond }, "%v ended it", s)
+			eventually(t, func() bool {
+				return last(t, command, "beat").Sub(at) > 100*time.Millisecond
+			}, "%v ended it", s)
 		}
 	}
 	run.exits(7)
@@ -102,7 +105,8 @@ func TestAnIgnoredSignalIsNotPassedOn(t *testing.T) {
 		require.NoError(t, run.Process.Signal(s))
 	}
 	run.exits(7)
-	require.Len(t, events(command, fmt.Sprint("signal=", int(syscall.SIGUSR1))), 1, "another came first")
+	require.Len(t, events(command, fmt.Sprint("signal=", int(syscall.SIGUSR1))), 1,
+		"another came first")
 }
 
 // A signal during the wait ends the wait, and the run leaves the line.
@@ -129,7 +133,8 @@ func TestASignalEndsTheWaitForEtcd(t *testing.T) {
 	t.Parallel()
 	away := &etcd{addr: nobody}
 	for _, user := range []string{"", "api:secret"} {
-		run := starts(t, away.args([]string{"--user", user}, "job", file(t, "command")), env(sayWhyEnv+"=1ms"))
+		run := starts(t, away.args([]string{"--user", user}, "job", file(t, "command")),
+			env(sayWhyEnv+"=1ms"))
 		eventually(t, func() bool { return run.stderr.String() != "" }, "it does not wait")
 		require.NoError(t, run.Process.Signal(syscall.SIGTERM))
 		run.exits(exitSignal + int(syscall.SIGTERM))
@@ -207,14 +212,16 @@ func TestAStderrWithoutAReaderEndsNoRun(t *testing.T) {
 	mu := e.holds(t, "job")
 	starts(t, e.args([]string{"-n"}, "job", file(t, "command")), unread).exits(exitTaken)
 
-	run := starts(t, []string{"run", "--endpoints", e.addr, "job", "--", "sh", "-c", "kill -PIPE $$; exit 3"},
+	run := starts(t, []string{"run", "--endpoints", e.addr, "job", "--", "sh", "-c",
+		"kill -PIPE $$; exit 3"},
 		unread, env(sayWhyEnv+"=1ms"))
 	e.line(t, "job", 2)
 	require.NoError(t, mu.Unlock(context.Background()))
 	run.exits(exitSignal + int(syscall.SIGPIPE))
 
 	away := &etcd{addr: nobody}
-	starts(t, away.args([]string{"-w", "1s"}, "job", file(t, "command")), unread, env(sayWhyEnv+"=1ms")).
+	starts(t, away.args([]string{"-w", "1s"}, "job", file(t, "command")), unread,
+		env(sayWhyEnv+"=1ms")).
 		exits(exitFailed)
 }
 
@@ -238,7 +245,8 @@ func TestTheCommandKnowsItsLock(t *testing.T) {
 		env("ETCDLOCK_NAME=outer", "ETCDLOCK_TOKEN=1"), typed("from stdin\n"))
 	eventually(t, func() bool { return strings.Contains(run.stdout.String(), "stdin\n") }, "no output")
 	c := e.line(t, "orders/42", 1)[0]
-	require.Equal(t, fmt.Sprintf("orders/42 %s %d a b --\nfrom stdin\n", c.Key, c.Token), run.stdout.String())
+	require.Equal(t, fmt.Sprintf("orders/42 %s %d a b --\nfrom stdin\n", c.Key, c.Token),
+		run.stdout.String())
 	require.Equal(t, run.Process.Pid, c.PID)
 	require.NoError(t, run.Process.Signal(syscall.SIGTERM)) // the signal waits for the stopped run
 	e.server.DeleteKey(c.Key)                               // and the loss wakes it

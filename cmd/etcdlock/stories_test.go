@@ -32,7 +32,8 @@ func TestStories(t *testing.T) {
 	})
 }
 
-// exits is a command of the stories: "exits 64 etcdlock who a b" runs a program and wants its status.
+// exits is a command of the stories: "exits 64 etcdlock who a b" runs a program and wants its
+// status.
 func exits(ts *testscript.TestScript, _ bool, args []string) {
 	status := 0
 	if err := ts.Exec(args[1], args[2:]...); err != nil {

@@ -93,13 +93,17 @@ func TestALongWaitSaysWhatItIsFor(t *testing.T) {
 	e := newEtcd(t)
 	mu := e.holds(t, "job", etcdlock.WithOwner("api-7:1234"))
 	run := starts(t, e.args(nil, "job", file(t, "command"), "deaf", "signals=1"), env(sayWhyEnv+"=3s"))
-	eventually(t, func() bool { return strings.Contains(run.stderr.String(), "\n") }, "it says nothing")
+	eventually(t, func() bool {
+		return strings.Contains(run.stderr.String(), "\n")
+	}, "it says nothing")
 	run.says(`lock "job": has waited for 3s: 1 before it in line, held by api-7:1234`)
 	require.NoError(t, mu.Unlock(context.Background()))
 
 	away := &etcd{addr: nobody}
 	run = starts(t, away.args(nil, "job", file(t, "command")), env(sayWhyEnv+"=1h"))
-	eventually(t, func() bool { return strings.Contains(run.stderr.String(), "\n") }, "it says nothing")
+	eventually(t, func() bool {
+		return strings.Contains(run.stderr.String(), "\n")
+	}, "it says nothing")
 	run.says(`lock "job": waits for etcd: `)
 	run.says("connection refused")
 }
@@ -108,14 +112,17 @@ func TestALongWaitSaysWhatItIsFor(t *testing.T) {
 func TestWhatStaysInTheBackgroundEndsBeforeTheRelease(t *testing.T) {
 	e := newEtcd(t)
 	daemon, next := file(t, "daemon"), file(t, "next")
-	run := e.run(t, []string{"--kill-after", "1s"}, "job", file(t, "command"), "daemon="+daemon, "leave")
+	run := e.run(t, []string{"--kill-after", "1s"}, "job", file(t, "command"), "daemon="+daemon,
+		"leave")
 	first(t, daemon, "signal=15")
 	waits := e.run(t, nil, "job", next)
 	run.exits(exitGood)
 	require.Empty(t, run.stderr.String())
 	isGone(t, number(t, daemon, "pid"))
-	require.True(t, last(t, daemon, "beat").Before(first(t, next, "start")), "it works beside the next")
-	require.Greater(t, last(t, daemon, "beat").Sub(first(t, daemon, "signal=15")), 200*time.Millisecond)
+	require.True(t, last(t, daemon, "beat").Before(first(t, next, "start")),
+		"it works beside the next")
+	require.Greater(t, last(t, daemon, "beat").Sub(first(t, daemon, "signal=15")),
+		200*time.Millisecond)
 	require.NoError(t, waits.Process.Signal(syscall.SIGTERM))
 	waits.exits(143)
 }
@@ -125,7 +132,8 @@ func TestWhatStaysInTheBackgroundEndsBeforeTheRelease(t *testing.T) {
 func TestTheLockIsTakenAtLeast(t *testing.T) {
 	e := newEtcd(t)
 	started := time.Now()
-	starts(t, []string{"run", "--endpoints", e.addr, "--at-least", "2s", "job", "--", "sh", "-c", "exit 3"}).exits(3)
+	starts(t, []string{"run", "--endpoints", e.addr, "--at-least", "2s", "job", "--", "sh", "-c",
+		"exit 3"}).exits(3)
 	kept := e.line(t, "job", 1)[0]
 	require.WithinRange(t, kept.Until, started.Add(2*time.Second), time.Now().Add(2*time.Second))
 	_, stdout, _ := runs(t, "", "who", "job", "--endpoints", e.addr)

@@ -121,7 +121,8 @@ func printTable(ctx context.Context, client *clientv3.Client, to io.Writer, plac
 	defer table.Flush()
 	fmt.Fprintln(table, "NAME\tPLACE\tTOKEN\tOWNER\tQUEUED\tLEASE\tTTL LEFT\tMODE\tINFO")
 	for _, p := range places {
-		what, owner, queued := fmt.Sprintf("waits %d", p.Number), cmp.Or(plain(p.Owner), "(another program)"), "-"
+		what, owner, queued := fmt.Sprintf("waits %d", p.Number),
+			cmp.Or(plain(p.Owner), "(another program)"), "-"
 		if process := fmt.Sprintf("%s:%d", p.Host, p.PID); p.Host != "" && p.Owner != process {
 			owner += " (" + plain(process) + ")"
 		}

@@ -70,7 +70,8 @@ func TestWhoHoldsAllAndBelowAPrefix(t *testing.T) {
 	require.Equal(t, "ago", row[5])
 	require.Equal(t, fmt.Sprintf("%x", int64(e.line(t, "orders/42", 1)[0].Lease)), row[6])
 	require.Equal(t, []string{"of", "15s", "exclusive", "-"}, row[8:])
-	_, stdout, _ = runs(t, "", "who", "--endpoints", e.addr, "--prefix", order.Key()[:len(order.Key())-1])
+	_, stdout, _ = runs(t, "", "who", "--endpoints", e.addr, "--prefix",
+		order.Key()[:len(order.Key())-1])
 	require.Contains(t, stdout, "nobody holds", "a prefix that ends in a key is that of no name")
 }
 
@@ -110,7 +111,8 @@ func TestSeveralThatReadHold(t *testing.T) {
 			require.Equal(t, []string{"read", "v", "1.2"}, row[len(row)-3:])
 		}
 		require.Equal(t, []string{"waits", "2"}, all[2][1:3])
-		_, stdout, _ = runs(t, "", append([]string{"who", "-o", "json", "--endpoints", e.addr}, args...)...)
+		_, stdout, _ = runs(t, "", append([]string{"who", "-o", "json", "--endpoints", e.addr},
+			args...)...)
 		require.Equal(t, 2, strings.Count(stdout, `"mode":"read","holds":true,"info":"v 1.2"`))
 		require.Equal(t, 1, strings.Count(stdout, `"mode":"exclusive","holds":false`))
 	}
@@ -121,11 +123,13 @@ func TestTheJSONIsStable(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
 	for lease, value := range map[clientv3.LeaseID]string{
-		0x1a2b: `{"owner":"api-7:1234","host":"api-7","pid":1234,"info":"10.0.0.7:80","since":"2026-11-22T12:00:00.5Z"}`,
+		0x1a2b: `{"owner":"api-7:1234","host":"api-7","pid":1234,"info":"10.0.0.7:80",` +
+			`"since":"2026-11-22T12:00:00.5Z"}`,
 		0x3c4d: "",
 	} {
 		e.grant(t, lease)
-		_, err := e.client.Put(t.Context(), fmt.Sprintf("a<b/%x", int64(lease)), value, clientv3.WithLease(lease))
+		_, err := e.client.Put(t.Context(), fmt.Sprintf("a<b/%x", int64(lease)), value,
+			clientv3.WithLease(lease))
 		require.NoError(t, err)
 	}
 	line := e.line(t, "a<b", 2)
@@ -136,14 +140,17 @@ func TestTheJSONIsStable(t *testing.T) {
 	text := map[int]string{
 		ours: fmt.Sprintf(`{"name":"a<b","place":%d,"token":%d,"key":"a<b/1a2b","lease":"1a2b",`+
 			`"owner":"api-7:1234","host":"api-7","pid":1234,"since":"2026-11-22T12:00:00.5Z",`+
-			`"mode":"exclusive","holds":%v,"info":"10.0.0.7:80","until":null}`, ours, line[ours].Token, ours == 0),
+			`"mode":"exclusive","holds":%v,"info":"10.0.0.7:80","until":null}`, ours, line[ours].Token,
+			ours == 0),
 		others: fmt.Sprintf(`{"name":"a<b","place":%d,"token":%d,"key":"a<b/3c4d","lease":"3c4d",`+
 			`"owner":"","host":"","pid":0,"since":null,`+
-			`"mode":"exclusive","holds":%v,"info":"","until":null}`, others, line[others].Token, others == 0),
+			`"mode":"exclusive","holds":%v,"info":"","until":null}`, others, line[others].Token,
+			others == 0),
 	}
 	want := "[" + text[0] + "," + text[1] + "]\n"
 	for _, args := range [][]string{{"a<b"}, {"--prefix", "a"}, {}} {
-		_, stdout, _ := runs(t, "", append([]string{"who", "--endpoints", e.addr, "-o", "json"}, args...)...)
+		_, stdout, _ := runs(t, "", append([]string{"who", "--endpoints", e.addr, "-o", "json"},
+			args...)...)
 		require.Equal(t, want, stdout)
 	}
 }
@@ -161,7 +168,8 @@ func TestAnOwnerWithoutAProcessStandsAlone(t *testing.T) {
 	e := newEtcd(t)
 	lease, err := e.client.Grant(t.Context(), 60)
 	require.NoError(t, err)
-	_, err = e.client.Put(t.Context(), fmt.Sprintf("orders/42/%x", int64(lease.ID)), `{"owner":"batch"}`,
+	_, err = e.client.Put(t.Context(), fmt.Sprintf("orders/42/%x", int64(lease.ID)),
+		`{"owner":"batch"}`,
 		clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
 	_, stdout, _ := runs(t, "", "who", "--endpoints", e.addr, "orders/42")
@@ -181,10 +189,13 @@ func TestAnOwnerCannotWriteToTheTerminal(t *testing.T) {
 func TestTheLiveTableGoesOn(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
-	run := starts(t, []string{"who", "--watch", "--command-timeout", "200ms", "--endpoints", e.addr, "job"})
+	run := starts(t, []string{"who", "--watch", "--command-timeout", "200ms", "--endpoints",
+		e.addr, "job"})
 	shows := func(text string) {
 		t.Helper()
-		eventually(t, func() bool { return strings.Contains(run.stdout.String(), text) }, "it does not show %q", text)
+		eventually(t, func() bool {
+			return strings.Contains(run.stdout.String(), text)
+		}, "it does not show %q", text)
 	}
 	shows("nobody holds")
 	e.holds(t, "job", etcdlock.WithOwner("batch"))
@@ -202,25 +213,29 @@ func TestOnlyTheExactTokenBreaks(t *testing.T) {
 	token := mu.Token()
 	refuses := func(answer string, args ...string) {
 		t.Helper()
-		status, _, stderr := runs(t, answer, append([]string{"break", "orders/42", "--endpoints", e.addr}, args...)...)
+		status, _, stderr := runs(t, answer, append([]string{"break", "orders/42", "--endpoints", e.addr},
+			args...)...)
 		require.Equal(t, exitBad, status)
 		require.Contains(t, stderr, "nothing was deleted")
 		e.line(t, "orders/42", 1)
 	}
-	for _, answer := range []string{"", "\n", "y\n", "0\n", fmt.Sprintln(token + 1), fmt.Sprintf("%dx\n", token), fmt.Sprint(token)} {
+	for _, answer := range []string{"", "\n", "y\n", "0\n", fmt.Sprintln(token + 1),
+		fmt.Sprintf("%dx\n", token), fmt.Sprint(token)} {
 		refuses(answer)
 	}
 	refuses(fmt.Sprintln(token), "--token", fmt.Sprint(token+1))
 	key := mu.Key()
 	status, stdout, _ := runs(t, fmt.Sprintln(token), "break", "--endpoints", e.addr, "orders/42")
 	require.Equal(t, exitGood, status)
-	require.Contains(t, stdout, "(anything else deletes nothing): deleted "+key+"\n\nnobody holds \"orders/42\" or waits for it\n")
+	require.Contains(t, stdout, "(anything else deletes nothing): deleted "+key+
+		"\n\nnobody holds \"orders/42\" or waits for it\n")
 	require.ErrorIs(t, mu.Unlock(t.Context()), etcdlock.ErrLost)
 
 	status, stdout, _ = runs(t, "", "break", "--endpoints", e.addr, "orders/42")
 	require.Equal(t, exitGood, status, "there is nothing to delete")
 	require.Equal(t, "nobody holds \"orders/42\" or waits for it\n", stdout)
-	status, _, stderr := runs(t, "", "break", "--endpoints", e.addr, "orders/42", "--token", fmt.Sprint(token))
+	status, _, stderr := runs(t, "", "break", "--endpoints", e.addr, "orders/42", "--token",
+		fmt.Sprint(token))
 	require.Equal(t, exitBad, status, "that place is not there")
 	require.Contains(t, stderr, "nothing was deleted")
 }
@@ -233,7 +248,8 @@ func TestAPlaceInTheMiddleIsBroken(t *testing.T) {
 	e.peer(t, "job", 1)
 	e.peer(t, "job", 2)
 	middle := e.line(t, "job", 3)[1]
-	status, stdout, _ := runs(t, "", "break", "job", "--endpoints", e.addr, "--token", fmt.Sprint(middle.Token))
+	status, stdout, _ := runs(t, "", "break", "job", "--endpoints", e.addr, "--token",
+		fmt.Sprint(middle.Token))
 	require.Equal(t, exitGood, status)
 	require.NotContains(t, stdout, "anything else", "it was told the token")
 	require.Len(t, rows(strings.SplitAfter(stdout, "deleted")[1]), 2)
@@ -269,11 +285,13 @@ func TestArgumentsThatMakeNoSense(t *testing.T) {
 
 func TestAnEtcdThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"who"}, {"who", "orders/42"}, {"break", "orders/42"}, {"who", "--user", "a:b"}} {
+	for _, args := range [][]string{{"who"}, {"who", "orders/42"}, {"break", "orders/42"},
+		{"who", "--user", "a:b"}} {
 		status, stdout, stderr := runs(t, "", append(args, "--endpoints", nobody,
 			"--command-timeout", "200ms", "--dial-timeout", "200ms")...)
 		require.Equal(t, exitFailed, status)
 		require.Empty(t, stdout)
-		require.Contains(t, stderr, "etcdlock: "+nobody+": no answer within 200ms (etcdlock doctor may know why): ")
+		require.Contains(t, stderr,
+			"etcdlock: "+nobody+": no answer within 200ms (etcdlock doctor may know why): ")
 	}
 }

@@ -1,6 +1,6 @@
-// Package adapters has what the tests of the modules below adapters/ share that need etcd's own server,
-// a database or processes. They are packages below it, in a module of their own with all that the hosts
-// require.
+// Package adapters has what the tests of the modules below adapters/ share that need etcd's own
+// server, a database or processes. They are packages below it, in a module of their own with all
+// that the hosts require.
 package adapters
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// InMemoryAndOnEtcd runs a test on an etcd in memory, and on one of etcd's own servers. client makes
-// the client of another process.
+// InMemoryAndOnEtcd runs a test on an etcd in memory, and on one of etcd's own servers. client
+// makes the client of another process.
 func InMemoryAndOnEtcd(t *testing.T, test func(t *testing.T, client func() *clientv3.Client)) {
 	t.Run("in memory", func(t *testing.T) { test(t, etcdlocktest.New(t).Client) })
 	t.Run("etcd", func(t *testing.T) {
@@ -37,8 +37,8 @@ type Process struct {
 	Said <-chan string  // the lines of its standard output; closed when there are no more
 }
 
-// Start starts a Process with an addition to the environment, by which its TestMain knows what it is,
-// and with args. It is killed when t ends, if it lives yet.
+// Start starts a Process with an addition to the environment, by which its TestMain knows what it
+// is, and with args. It is killed when t ends, if it lives yet.
 func Start(t *testing.T, env string, args ...string) *Process {
 	t.Helper()
 	self, err := os.Executable()

@@ -83,16 +83,23 @@ const (
 // alternatives is the table. An option of the library that changes something has a line of
 // its own, with the kinds of cases in which it matters.
 var alternatives = []alternative{
-	{name: library, system: onEtcd, open: openLibrary(), kinds: append(slices.Clone(all), idle, fleet, taken, readers, mixes, several, permits, resign, leaderCrash)},
-	{name: handsOff, system: onEtcd, open: openLibrary(etcdlock.WithHandoff(16)), kinds: []kind{crowd}},
-	{name: lingers, system: onEtcd, open: openLibrary(etcdlock.WithLinger(time.Minute)), kinds: []kind{relock, turns}},
+	{name: library, system: onEtcd, open: openLibrary(), kinds: append(slices.Clone(all), idle, fleet,
+		taken, readers, mixes, several, permits, resign, leaderCrash)},
+	{name: handsOff, system: onEtcd, open: openLibrary(etcdlock.WithHandoff(16)),
+		kinds: []kind{crowd}},
+	{name: lingers, system: onEtcd, open: openLibrary(etcdlock.WithLinger(time.Minute)),
+		kinds: []kind{relock, turns}},
 	{name: singly, system: onEtcd, open: openSingly, kinds: []kind{several}},
-	{name: baseline, system: onEtcd, open: openConcurrency, kinds: append(slices.Clone(all), idle, fleet, several)},
+	{name: baseline, system: onEtcd, open: openConcurrency,
+		kinds: append(slices.Clone(all), idle, fleet, several)},
 	{name: recipes, system: onEtcd, open: openConcurrency, kinds: []kind{readers, mixes}},
 	{name: elections, system: onEtcd, open: openConcurrency, kinds: []kind{resign, leaderCrash}},
-	{name: "concurrency.Mutex, session per lock", system: onEtcd, open: openPerLock, kinds: except(names), most: 64},
-	{name: "concurrency.Mutex behind a local lock", system: onEtcd, open: openLocalFirst, kinds: []kind{crowd, relock}},
-	{name: floor, system: onEtcd, open: openRaw, kinds: []kind{uncontended, handover, crowd}, most: 64},
+	{name: "concurrency.Mutex, session per lock", system: onEtcd, open: openPerLock,
+		kinds: except(names), most: 64},
+	{name: "concurrency.Mutex behind a local lock", system: onEtcd, open: openLocalFirst,
+		kinds: []kind{crowd, relock}},
+	{name: floor, system: onEtcd, open: openRaw, kinds: []kind{uncontended, handover, crowd},
+		most: 64},
 
 	// Nothing renews a lock of redsync or a lease row, so neither holds names for long.
 	{name: "redsync", system: onRedis, open: openRedsync, kinds: except(names)},
@@ -105,7 +112,8 @@ var alternatives = []alternative{
 	{name: "rueidislock", system: onRedisAOF, open: openRueidislock, kinds: except(names, crash)},
 	{name: "go-zookeeper Lock", system: onZooKeeper, open: openZooKeeper, kinds: except(trylock)},
 	// Each waiter has a connection, and so a process in the server.
-	{name: "pg_advisory_lock", system: onPostgres, open: openAdvisory, kinds: except(names), most: 512},
+	{name: "pg_advisory_lock", system: onPostgres, open: openAdvisory, kinds: except(names),
+		most: 512},
 	{name: "lease row", system: onPostgres, open: openLeaseRow, kinds: except(names)},
 }
 
@@ -119,7 +127,8 @@ func (a alternative) title() string {
 
 // fits reports whether the alternative takes part in a case.
 func (a alternative) fits(c benchCase) bool {
-	return slices.Contains(a.kinds, c.kind) && (a.most == 0 || c.n <= a.most) && (!c.etcd || a.system == onEtcd)
+	return slices.Contains(a.kinds, c.kind) && (a.most == 0 || c.n <= a.most) &&
+		(!c.etcd || a.system == onEtcd)
 }
 
 var all = []kind{uncontended, handover, crowd, trylock, names, relock, turns, crash}
@@ -140,7 +149,8 @@ func openLibrary(opts ...etcdlock.SessionOption) opener {
 		if err != nil {
 			return nil, err
 		}
-		p, err := newLibraryParty(client, append([]etcdlock.SessionOption{etcdlock.WithTTL(ttl)}, opts...))
+		p, err := newLibraryParty(client,
+			append([]etcdlock.SessionOption{etcdlock.WithTTL(ttl)}, opts...))
 		if err != nil {
 			client.Close()
 			return nil, err

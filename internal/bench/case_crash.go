@@ -29,7 +29,9 @@ var (
 
 const heldLine = "held"
 
-func lockOf(ctx context.Context, p party, name string) (side.Lock, error) { return p.lock(ctx, name) }
+func lockOf(ctx context.Context, p party, name string) (side.Lock, error) {
+	return p.lock(ctx, name)
+}
 
 // beHolder locks, or leads, says so, and goes on until in ends. The arguments are the alternative,
 // its system's address and the name of the lock.
@@ -125,7 +127,9 @@ func (a *arena) crash(ctx context.Context, what possession) (m measure, err erro
 }
 
 // startHolder starts a process. When it returns, that process holds the lock, or leads.
-func (a *arena) startHolder(ctx context.Context, what possession, name string) (kill func(), err error) {
+func (a *arena) startHolder(
+	ctx context.Context, what possession, name string,
+) (kill func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err

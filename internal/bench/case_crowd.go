@@ -160,7 +160,9 @@ func (t tally) of(n int) counts {
 }
 
 // during runs f, and tallies what etcd did meanwhile.
-func (a *arena) during(ctx context.Context, entered *atomic.Int64, f func() error) (t tally, err error) {
+func (a *arena) during(
+	ctx context.Context, entered *atomic.Int64, f func() error,
+) (t tally, err error) {
 	before, err := a.askEtcd(ctx)
 	holds := entered.Load()
 	if err != nil {

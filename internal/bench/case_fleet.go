@@ -19,7 +19,8 @@ import (
 func fleetCrowdCase(n int) benchCase {
 	c := benchCase{
 		name: fmt.Sprintf("fleet-crowd-%d", n), kind: fleet, n: n, rate: true, whole: true, etcd: true,
-		title: fmt.Sprintf("%d Sessions with a client each, empty critical section (TTL %v)", n, fleetTTL),
+		title: fmt.Sprintf("%d Sessions with a client each, empty critical section (TTL %v)",
+			n, fleetTTL),
 		start: startCrowd(n, n, fleetTTL),
 	}
 	if n > 256 {
@@ -48,15 +49,19 @@ func (s massStart) benchCase() benchCase {
 		title += ", on one core that they share with etcd"
 	}
 	if s.once {
-		title += fmt.Sprintf("; each locks and unlocks once, within %v; the time is until the last is in", s.within)
+		title += fmt.Sprintf("; each locks and unlocks once, within %v; the time is until the last is in",
+			s.within)
 	} else {
 		title += fmt.Sprintf(", and lock and unlock again and again for %v", s.within)
 	}
 	return benchCase{
-		name: fmt.Sprintf("fleet-start-%d", s.n), kind: fleet, n: s.n, rate: !s.once, most: 3, whole: true, etcd: true,
+		name: fmt.Sprintf("fleet-start-%d", s.n), kind: fleet, n: s.n, rate: !s.once, most: 3,
+		whole: true, etcd: true,
 		title: title,
 		start: func(_ context.Context, a *arena) (*event, error) {
-			return &event{func(ctx context.Context) (measure, error) { return s.measure(ctx, a) }, func() {}}, nil
+			return &event{func(ctx context.Context) (measure, error) {
+				return s.measure(ctx, a)
+			}, func() {}}, nil
 		},
 	}
 }
@@ -112,7 +117,8 @@ func (s massStart) measure(ctx context.Context, a *arena) (m measure, err error)
 		}
 	}
 	if m.ops = len(m.samples); m.ops == 0 {
-		return m, fmt.Errorf("nobody got in within %v, %d tries failed, the last so: %w", s.within, f.failures.Load(), f.failure())
+		return m, fmt.Errorf("nobody got in within %v, %d tries failed, the last so: %w", s.within,
+			f.failures.Load(), f.failure())
 	}
 	if s.once && m.in == s.n {
 		m.value = 0
@@ -128,7 +134,9 @@ func (s massStart) measure(ctx context.Context, a *arena) (m measure, err error)
 }
 
 // fleet opens n parties over some clients.
-func (a *arena) fleet(ctx context.Context, n, clients int, ttl time.Duration) ([]party, func(), error) {
+func (a *arena) fleet(
+	ctx context.Context, n, clients int, ttl time.Duration,
+) ([]party, func(), error) {
 	owners, endOwners, err := a.parties(ctx, clients, ttl)
 	if err != nil {
 		return nil, nil, err
@@ -248,16 +256,21 @@ func (f *runningFleet) verdict() string {
 func frozenCase(n int, ttl, settle, frozen time.Duration) benchCase {
 	return benchCase{
 		name: "fleet-frozen", kind: fleet, n: n, most: 3, whole: true, etcd: true,
-		title: fmt.Sprintf("etcd is frozen for %v under %d Sessions with a client each (TTL %v); how long after it thaws the next one is in",
+		title: fmt.Sprintf("etcd is frozen for %v under %d Sessions with a client each (TTL %v); "+
+			"how long after it thaws the next one is in",
 			frozen, n, ttl),
 		start: func(_ context.Context, a *arena) (*event, error) {
-			piece := func(ctx context.Context) (measure, error) { return a.freeze(ctx, n, ttl, settle, frozen) }
+			piece := func(ctx context.Context) (measure, error) {
+				return a.freeze(ctx, n, ttl, settle, frozen)
+			}
 			return &event{piece, func() {}}, nil
 		},
 	}
 }
 
-func (a *arena) freeze(ctx context.Context, n int, ttl, settle, frozen time.Duration) (m measure, err error) {
+func (a *arena) freeze(
+	ctx context.Context, n int, ttl, settle, frozen time.Duration,
+) (m measure, err error) {
 	opened, end, err := a.parties(ctx, n, ttl)
 	if err != nil {
 		return m, err
@@ -279,7 +292,8 @@ func (a *arena) freeze(ctx context.Context, n int, ttl, settle, frozen time.Dura
 	a.eachMember(thaw)
 	for f.entered.Load() == before {
 		if err := sleep(ctx, time.Millisecond); err != nil {
-			return m, fmt.Errorf("nobody got in within %v after etcd thawed: %w", time.Since(thawed).Round(time.Millisecond), err)
+			return m, fmt.Errorf("nobody got in within %v after etcd thawed: %w",
+				time.Since(thawed).Round(time.Millisecond), err)
 		}
 	}
 	m.value = time.Since(thawed)
@@ -301,7 +315,8 @@ func (a *arena) eachMember(do func(*os.Process) error) {
 func leaveCase(n int, ttl time.Duration) benchCase {
 	return benchCase{
 		name: fmt.Sprintf("fleet-leave-%d", n), kind: fleet, n: n, most: 3, whole: true, etcd: true,
-		title: fmt.Sprintf("%d Sessions with a client each that wait in one line (TTL %v) give up at once; the time is until their keys are gone", n, ttl),
+		title: fmt.Sprintf("%d Sessions with a client each that wait in one line (TTL %v) give up at "+
+			"once; the time is until their keys are gone", n, ttl),
 		start: func(_ context.Context, a *arena) (*event, error) {
 			piece := func(ctx context.Context) (measure, error) { return a.giveUp(ctx, n, ttl) }
 			return &event{piece, func() {}}, nil
@@ -339,7 +354,8 @@ func (a *arena) giveUp(ctx context.Context, n int, ttl time.Duration) (m measure
 func takenCase(n int, old time.Duration) benchCase {
 	return benchCase{
 		name: "taken", kind: taken, n: n, most: 3, whole: true, etcd: true,
-		title: fmt.Sprintf("the key of a hold that is %v old or older is deleted; how long until the hold's context ends", old),
+		title: fmt.Sprintf("the key of a hold that is %v old or older is deleted; "+
+			"how long until the hold's context ends", old),
 		start: func(_ context.Context, a *arena) (*event, error) {
 			piece := func(ctx context.Context) (measure, error) { return a.takeAway(ctx, n, old) }
 			return &event{piece, func() {}}, nil

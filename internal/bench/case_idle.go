@@ -17,7 +17,9 @@ const fleetTTL = 15 * time.Second
 
 // idleCase measures the cost of n Sessions, with a client each, that do nothing. An
 // operation is a second of one of them.
-func idleCase(name, title string, n int, ttl time.Duration, begin func(*idleness, context.Context) error) benchCase {
+func idleCase(
+	name, title string, n int, ttl time.Duration, begin func(*idleness, context.Context) error,
+) benchCase {
 	return benchCase{
 		name: name, kind: idle, n: n, most: 3, whole: true, etcd: true, title: title,
 		start: func(_ context.Context, a *arena) (*event, error) {
@@ -52,7 +54,8 @@ func sized(c benchCase) benchCase {
 func authCase(n int, ttl time.Duration) benchCase {
 	c := benchCase{
 		name: "fleet-auth", kind: idle, n: n, most: 3, whole: true, etcd: true,
-		title: fmt.Sprintf("%d Sessions with a client each, with user and password, hold a name each (TTL %v); an operation is a renewal", n, ttl),
+		title: fmt.Sprintf("%d Sessions with a client each, with user and password, hold a name each "+
+			"(TTL %v); an operation is a renewal", n, ttl),
 	}
 	c.start = func(ctx context.Context, a *arena) (*event, error) {
 		dir, err := os.MkdirTemp(a.dir, "auth-")
@@ -90,7 +93,9 @@ type idleness struct {
 
 // idle measures a TTL of idleness, once the idleness has lasted for a third of a TTL: by
 // then each has renewed its lease.
-func (a *arena) idle(ctx context.Context, n int, ttl time.Duration, begin func(*idleness, context.Context) error) (m measure, err error) {
+func (a *arena) idle(
+	ctx context.Context, n int, ttl time.Duration, begin func(*idleness, context.Context) error,
+) (m measure, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	goroutines := runtime.NumGoroutine()
@@ -148,7 +153,9 @@ type standingLine struct {
 
 // standInLine makes all parties wait for a name that one more party holds. The messages of
 // that one do not count. It returns once the waiters' keys are there.
-func (a *arena) standInLine(ctx context.Context, parties []party, ttl time.Duration) (l *standingLine, err error) {
+func (a *arena) standInLine(
+	ctx context.Context, parties []party, ttl time.Duration,
+) (l *standingLine, err error) {
 	l = &standingLine{name: a.name(), leave: func() {}, end: func() {}}
 	keeper, err := a.alternative.open(ctx, a.system.address(), ttl, &wire{})
 	if err != nil {

@@ -25,7 +25,8 @@ func mixCase(writes int) benchCase {
 	const n = 16
 	return benchCase{
 		name: fmt.Sprintf("mix-%d-%d", 100-writes, writes), kind: mixes, n: n, rate: true, whole: true,
-		title: fmt.Sprintf("%d contenders over %d clients, of whose holds %d of 100 write, empty critical section", n, crowdParties(n), writes),
+		title: fmt.Sprintf("%d contenders over %d clients, of whose holds %d of 100 write, "+
+			"empty critical section", n, crowdParties(n), writes),
 		start: startSharing(crowdParties(n), mixOf(n, writes)),
 	}
 }
@@ -124,7 +125,9 @@ func startBeside(ctx context.Context, a *arena) (*event, error) {
 
 // rwSections returns sections with a read/write lock. In each, that many of 100 holds
 // write, though not in all sections at the same time.
-func (a *arena) rwSections(ctx context.Context, parties []party, n, writes int) ([]*section, error) {
+func (a *arena) rwSections(
+	ctx context.Context, parties []party, n, writes int,
+) ([]*section, error) {
 	name, w := a.name(), &witness{}
 	made := make([]*section, n)
 	return made, inParallel(n, func(i int) error {
@@ -133,7 +136,8 @@ func (a *arena) rwSections(ctx context.Context, parties []party, n, writes int) 
 			return errors.New("it has no read/write lock")
 		}
 		reader, writer, err := p.rwLock(ctx, name)
-		made[i] = &section{lock: writer, reader: reader, witness: w, who: int64(i + 1), writes: writes, due: 37 * i % 100}
+		made[i] = &section{lock: writer, reader: reader, witness: w, who: int64(i + 1), writes: writes,
+			due: 37 * i % 100}
 		return err
 	})
 }

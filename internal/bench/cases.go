@@ -73,7 +73,8 @@ type event struct {
 
 // A measure is the result of a round.
 type measure struct {
-	value      time.Duration   // of one operation, for comparisons; of pieces, the median of all samples
+	// of one operation, for comparisons; of pieces, the median of all samples
+	value      time.Duration
 	samples    []time.Duration // of single operations
 	ops        int             // spent is divided by this number
 	spent      counts
@@ -134,7 +135,8 @@ var cases = []benchCase{
 	fleetCrowdCase(256),
 	fleetCrowdCase(1000),
 	fleetCrowdCase(2000),
-	massStart{n: 1000, clients: 1000, ttl: fleetTTL, within: 30 * time.Second, oneCore: true}.benchCase(),
+	massStart{n: 1000, clients: 1000, ttl: fleetTTL, within: 30 * time.Second,
+		oneCore: true}.benchCase(),
 	massStart{n: 2000, clients: 2000, ttl: fleetTTL, within: 80 * time.Second, once: true}.benchCase(),
 	massStart{n: 5000, clients: 100, ttl: fleetTTL, within: 100 * time.Second, once: true}.benchCase(),
 	frozenCase(1000, time.Minute, 10*time.Second, 20*time.Second),
@@ -175,7 +177,8 @@ var cases = []benchCase{
 	},
 	{
 		name: "crash", kind: crash, most: 3, whole: true,
-		title: fmt.Sprintf("the holder's process is killed; how long until the waiter is in (TTL %v)", crashTTL),
+		title: fmt.Sprintf("the holder's process is killed; how long until the waiter is in (TTL %v)",
+			crashTTL),
 		start: startCrash(aLock),
 	},
 	severalCase(2),
@@ -189,11 +192,16 @@ var cases = []benchCase{
 }
 
 func handoverCase(name string, hold time.Duration, puts int) benchCase {
-	title := fmt.Sprintf("one hand-over, after a hold of %v: from the call of Unlock to the return of the other's Lock", hold)
+	title :=
+		fmt.Sprintf(
+			"one hand-over, after a hold of %v: from the call of Unlock to the return of the other's Lock",
+			hold)
 	if puts > 0 {
-		title += fmt.Sprintf(", under %d unrelated puts a second (the proposals and revisions have these in them)", puts)
+		title += fmt.Sprintf(
+			", under %d unrelated puts a second (the proposals and revisions have these in them)", puts)
 	}
-	return benchCase{name: name, kind: handover, n: 2, etcd: puts > 0, title: title, start: startHandover(hold, puts)}
+	return benchCase{name: name, kind: handover, n: 2, etcd: puts > 0, title: title,
+		start: startHandover(hold, puts)}
 }
 
 func crowdCase(n int) benchCase {
@@ -223,7 +231,8 @@ func namesCase(n int) benchCase {
 	if n == 1 {
 		title = "1 name held by one process, time to lock it"
 	}
-	return benchCase{name: fmt.Sprintf("names-%d", n), kind: names, n: n, most: 3, whole: true, title: title, start: startNames(n)}
+	return benchCase{name: fmt.Sprintf("names-%d", n), kind: names, n: n, most: 3, whole: true,
+		title: title, start: startNames(n)}
 }
 
 func caseNames() (names []string) {

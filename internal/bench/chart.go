@@ -29,7 +29,8 @@ func chart(all []record) string {
 				continue
 			}
 			return draw("Hand-overs per second, by the number of contenders",
-				fmt.Sprintf("%s, %s; %d cores; %s", s.Title, strings.Join(s.Systems, ", "), r.Machine.Cores, r.Machine.Date),
+				fmt.Sprintf("%s, %s; %d cores; %s", s.Title, strings.Join(s.Systems, ", "), r.Machine.Cores,
+					r.Machine.Date),
 				lines, ticks)
 		}
 	}
@@ -117,20 +118,24 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 <rect class="page" width="100%%" height="100%%"/>
 `, chartWidth, chartHeight, escape(title))
 	text := func(class, anchor string, x, y float64, s string) {
-		fmt.Fprintf(&b, `<text class="%s" text-anchor="%s" x="%.1f" y="%.1f">%s</text>`+"\n", class, anchor, x, y, escape(s))
+		fmt.Fprintf(&b, `<text class="%s" text-anchor="%s" x="%.1f" y="%.1f">%s</text>`+"\n", class,
+			anchor, x, y, escape(s))
 	}
 	text("title", "start", 16, 28, title)
 	text("small", "start", 16, 48, subtitle)
 
 	for _, v := range gridLines(y.from, y.to) {
-		fmt.Fprintf(&b, `<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1[3]f"/>`+"\n", plotLeft, plotRight, y.at(v))
+		fmt.Fprintf(&b, `<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1[3]f"/>`+"\n", plotLeft,
+			plotRight, y.at(v))
 		text("small", "end", plotLeft-8, y.at(v)+4, grouped(int64(v)))
 	}
 	for _, n := range ticks {
-		fmt.Fprintf(&b, `<line class="grid" x1="%.1f" x2="%.1[1]f" y1="%d" y2="%d"/>`+"\n", x.at(float64(n)), plotTop, plotBottom)
+		fmt.Fprintf(&b, `<line class="grid" x1="%.1f" x2="%.1[1]f" y1="%d" y2="%d"/>`+"\n",
+			x.at(float64(n)), plotTop, plotBottom)
 		text("small", "middle", x.at(float64(n)), plotBottom+18, grouped(int64(n)))
 	}
-	text("small", "middle", (plotLeft+plotRight)/2, plotBottom+40, "contenders (both axes are logarithmic)")
+	text("small", "middle", (plotLeft+plotRight)/2, plotBottom+40,
+		"contenders (both axes are logarithmic)")
 
 	ends := make([]float64, len(lines))
 	for i, l := range lines {
@@ -151,14 +156,18 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 		for _, p := range l.points {
 			fmt.Fprintf(&path, "%.1f,%.1f ", x.at(p.x), y.at(p.y))
 		}
-		fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="%d" stroke-linejoin="round"%s points="%s"/>`+"\n",
+		fmt.Fprintf(&b,
+			`<polyline fill="none" stroke="%s" stroke-width="%d" stroke-linejoin="round"%s points="%s"/>`+
+				"\n",
 			hue, width, dashes, strings.TrimSpace(path.String()))
 		for _, p := range l.points {
 			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="%d" fill="%s"><title>%s</title></circle>`+"\n",
 				x.at(p.x), y.at(p.y), width+1, hue,
-				escape(fmt.Sprintf("%s, %s contenders: %s a second", l.title, grouped(int64(p.x)), digits(p.y))))
+				escape(fmt.Sprintf("%s, %s contenders: %s a second", l.title, grouped(int64(p.x)),
+					digits(p.y))))
 		}
-		fmt.Fprintf(&b, `<line x1="%.1f" y1="%.1f" x2="%d" y2="%.1f" stroke="%s" stroke-dasharray="2 3"/>`+"\n",
+		fmt.Fprintf(&b,
+			`<line x1="%.1f" y1="%.1f" x2="%d" y2="%.1f" stroke="%s" stroke-dasharray="2 3"/>`+"\n",
 			x.at(l.last().x), ends[i], labelLeft-6, labels[i], hue)
 		text(class, "start", labelLeft, labels[i]+4, fmt.Sprintf("%s  %s", l.title, digits(l.last().y)))
 	}

@@ -32,7 +32,8 @@ func thisMachine() machine {
 }
 
 func (m machine) String() string {
-	s := fmt.Sprintf("%s, %d cores, %d GiB, %s, %s, %s", m.Processor, m.Cores, m.Memory, m.Kernel, m.Go, m.Date)
+	s := fmt.Sprintf("%s, %d cores, %d GiB, %s, %s, %s", m.Processor, m.Cores, m.Memory, m.Kernel,
+		m.Go, m.Date)
 	if m.Load != "" {
 		s += ", load average before the run " + m.Load
 	}

@@ -110,8 +110,10 @@ func newFlagSet(c *config, patterns *[3]string) *flag.FlagSet {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // run prints the error, once
 	fs.BoolVar(&c.peers, "peers", false, "compare with Redis, ZooKeeper and PostgreSQL too")
-	fs.StringVar(&patterns[0], "case", "", "`regexp` of the cases to run: "+strings.Join(caseNames(), ", "))
-	fs.StringVar(&patterns[1], "setup", "", "`regexp` of the setups to run: "+strings.Join(setupNames(), ", "))
+	fs.StringVar(&patterns[0], "case", "",
+		"`regexp` of the cases to run: "+strings.Join(caseNames(), ", "))
+	fs.StringVar(&patterns[1], "setup", "", "`regexp` of the setups to run: "+
+		strings.Join(setupNames(), ", "))
 	fs.StringVar(&patterns[2], "only", "", "`regexp` of the alternatives to compare with "+baseline)
 	fs.IntVar(&c.rounds, "rounds", 5, "rounds of each case; the longest cases have at most 3")
 	fs.DurationVar(&c.slice, "slice", time.Second, "how long an alternative is measured in a round")
@@ -119,7 +121,8 @@ func newFlagSet(c *config, patterns *[3]string) *flag.FlagSet {
 	fs.StringVar(&c.tmpfs, "tmpfs", "/dev/shm", "`directory` on a tmpfs, for the servers' data")
 	fs.StringVar(&c.out, "out", ".", "`directory` of the records of runs, their page and their chart")
 	fs.StringVar(&c.name, "name", "run", "`name` of the run, and of its file in that directory")
-	fs.BoolVar(&c.render, "render", false, "only write the page and the chart, from the records that there are")
+	fs.BoolVar(&c.render, "render", false,
+		"only write the page and the chart, from the records that there are")
 	return fs
 }
 

@@ -31,7 +31,8 @@ func TestAnOutputThatIsNoDirectoryIsToldBeforeTheMeasuring(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o666))
 	var stdout, stderr bytes.Buffer
-	status := run(context.Background(), []string{"-setup", "1-tmpfs", "-case", "^relock$", "-rounds", "1", "-slice", "50ms", "-out", file}, &stdout, &stderr)
+	status := run(context.Background(), []string{"-setup", "1-tmpfs", "-case", "^relock$", "-rounds",
+		"1", "-slice", "50ms", "-out", file}, &stdout, &stderr)
 	require.Equal(t, exitFailed, status)
 	require.Contains(t, stderr.String(), file)
 	require.Empty(t, stdout.String())
@@ -39,7 +40,8 @@ func TestAnOutputThatIsNoDirectoryIsToldBeforeTheMeasuring(t *testing.T) {
 
 func TestAPageNeedsRecords(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	require.Equal(t, exitFailed, run(context.Background(), []string{"-render", "-out", t.TempDir()}, &stdout, &stderr))
+	require.Equal(t, exitFailed, run(context.Background(), []string{"-render", "-out", t.TempDir()},
+		&stdout, &stderr))
 	require.Contains(t, stderr.String(), "no record of a run")
 }
 

@@ -15,7 +15,8 @@ import (
 )
 
 var (
-	memoryOf   = flag.Int("sessions", 50, "how many Sessions TestTheMemoryOfAFleet has: docs/scale.md has 100, 300 and 1,000")
+	memoryOf = flag.Int("sessions", 50,
+		"how many Sessions TestTheMemoryOfAFleet has: docs/scale.md has 100, 300 and 1,000")
 	memoryOver = flag.Int("clients", 0, "how many clients they share, 0 for one each")
 )
 
@@ -46,7 +47,8 @@ func TestTheMemoryOfAFleet(t *testing.T) {
 	defer func() { i.end() }()
 	require.NoError(t, sleep(ctx, 6*time.Second)) // time for a renewal, and for the watch of each hold
 	here, there = (heap()-here)/n, (resident(t, sys.pids()[0])-there)/n
-	t.Logf("%d Sessions over %d clients: %d KiB each here, %d KiB each in etcd", n, clients, here>>10, there>>10)
+	t.Logf("%d Sessions over %d clients: %d KiB each here, %d KiB each in etcd", n, clients,
+		here>>10, there>>10)
 	require.Positive(t, here)
 	require.Less(t, here+there, 1<<20)
 }

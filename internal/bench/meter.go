@@ -154,7 +154,8 @@ func (w *wire) unary(ctx context.Context, method string, req, reply any, cc *grp
 	return err
 }
 
-func (w *wire) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+func (w *wire) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn,
+	method string,
 	open grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	s, err := open(ctx, desc, cc, method, opts...)

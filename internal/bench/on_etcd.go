@@ -41,7 +41,9 @@ type libraryParty struct {
 	shared  bool // the client belongs to another party
 }
 
-func newLibraryParty(client *clientv3.Client, opts []etcdlock.SessionOption) (*libraryParty, error) {
+func newLibraryParty(
+	client *clientv3.Client, opts []etcdlock.SessionOption,
+) (*libraryParty, error) {
 	session, err := etcdlock.NewSession(client, opts...)
 	return &libraryParty{client: client, opts: opts, session: session}, err
 }
@@ -162,7 +164,9 @@ func (l *perLock) TryLock(ctx context.Context) error {
 	return l.do(ctx, (*concurrency.Mutex).TryLock)
 }
 
-func (l *perLock) do(ctx context.Context, acquire func(*concurrency.Mutex, context.Context) error) error {
+func (l *perLock) do(
+	ctx context.Context, acquire func(*concurrency.Mutex, context.Context) error,
+) error {
 	var err error
 	if l.session, err = side.NewSession(ctx, l.party.client, l.party.ttl); err != nil {
 		return err
@@ -276,7 +280,8 @@ func (l *rawLock) Lock(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for event := range client.Watch(ctx, before, clientv3.WithFilterPut(), clientv3.WithCreatedNotify()) {
+	for event := range client.Watch(ctx, before, clientv3.WithFilterPut(),
+		clientv3.WithCreatedNotify()) {
 		switch {
 		case event.Err() != nil:
 			return event.Err()

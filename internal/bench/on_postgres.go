@@ -27,7 +27,9 @@ type pgParty struct {
 	conns []*pgx.Conn
 }
 
-func openPostgres(address string, ttl time.Duration, w *wire, wrap func(*pgParty, *pgx.Conn, string) side.Lock) (party, error) {
+func openPostgres(
+	address string, ttl time.Duration, w *wire, wrap func(*pgParty, *pgx.Conn, string) side.Lock,
+) (party, error) {
 	conf, err := pgx.ParseConfig(address)
 	if err != nil {
 		return nil, err

@@ -32,7 +32,8 @@ func openRedsync(_ context.Context, address string, ttl time.Duration, w *wire) 
 }
 
 func (p *redsyncParty) lock(_ context.Context, name string) (side.Lock, error) {
-	return redsyncLock{p.sync.NewMutex(name, redsync.WithExpiry(p.ttl), redsync.WithTries(math.MaxInt32))}, nil
+	return redsyncLock{p.sync.NewMutex(name, redsync.WithExpiry(p.ttl),
+		redsync.WithTries(math.MaxInt32))}, nil
 }
 
 func (p *redsyncParty) close() { p.client.Close() }
@@ -65,7 +66,8 @@ func openRueidislock(_ context.Context, address string, ttl time.Duration, w *wi
 	locker, err := rueidislock.NewLocker(rueidislock.LockerOption{
 		ClientOption: rueidis.ClientOption{
 			InitAddress: []string{address},
-			DialCtxFn: func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			DialCtxFn: func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn,
+				error) {
 				return w.dial(ctx, "tcp", addr)
 			},
 		},
@@ -102,7 +104,10 @@ func (l *rueidislockLock) TryLock(ctx context.Context) error {
 
 // acquire makes ctx bound the wait only. A hold of rueidislock ends with the context
 // of its wait, too.
-func (l *rueidislockLock) acquire(ctx context.Context, with func(context.Context, string) (context.Context, context.CancelFunc, error)) error {
+func (l *rueidislockLock) acquire(
+	ctx context.Context,
+	with func(context.Context, string) (context.Context, context.CancelFunc, error),
+) error {
 	detached, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
 	hold, release, err := with(detached, l.name)

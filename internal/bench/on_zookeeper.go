@@ -21,7 +21,8 @@ func openZooKeeper(ctx context.Context, address string, ttl time.Duration, w *wi
 		defer cancel()
 		return w.dial(ctx, network, addr)
 	}
-	conn, events, err := zk.Connect([]string{address}, ttl, zk.WithDialer(dial), zk.WithLogger(quiet{}))
+	conn, events, err := zk.Connect([]string{address}, ttl, zk.WithDialer(dial),
+		zk.WithLogger(quiet{}))
 	if err != nil {
 		return nil, err
 	}

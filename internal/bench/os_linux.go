@@ -111,7 +111,8 @@ const (
 
 // affinity gets or sets the cores that a thread may run on.
 func (s *cpuSet) affinity(call uintptr, tid int) error {
-	_, _, errno := syscall.RawSyscall(call, uintptr(tid), unsafe.Sizeof(*s), uintptr(unsafe.Pointer(s)))
+	_, _, errno := syscall.RawSyscall(call, uintptr(tid), unsafe.Sizeof(*s),
+		uintptr(unsafe.Pointer(s)))
 	if errno != 0 {
 		return errno
 	}

@@ -13,7 +13,8 @@ import (
 // The benchmark compiles everywhere, so that everybody sees a change that breaks it. Where
 // it cannot run, the first of these says so.
 
-var errLinuxOnly = errors.New("the benchmark runs on Linux only: it ties its servers' lives to its own and reads /proc")
+var errLinuxOnly = errors.New(
+	"the benchmark runs on Linux only: it ties its servers' lives to its own and reads /proc")
 
 func inOwnGroup(*exec.Cmd)                 {}
 func runAs(*exec.Cmd, uint32, uint32)      {}

@@ -44,10 +44,12 @@ of the clients' connections. Servers and clients share the machine.
 
 func (r record) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n## %s\n\n[All figures](%s.json). %s.\n\nMade by `%s` in internal/bench, with `-out results -name %[2]s`.\n\n| setup | | systems | a synced write |\n| --- | --- | --- | --: |\n",
+	fmt.Fprintf(&b,
+		"\n## %s\n\n[All figures](%s.json). %s.\n\nMade by `%s` in internal/bench, with `-out results -name %[2]s`.\n\n| setup | | systems | a synced write |\n| --- | --- | --- | --: |\n",
 		upperFirst(r.Name), r.Name, r.Machine, r.Command)
 	for _, s := range r.Setups {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.Name, s.Title, strings.Join(s.Systems, ", "), short(seconds(s.SyncedWrite.median())))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.Name, s.Title, strings.Join(s.Systems, ", "),
+			short(seconds(s.SyncedWrite.median())))
 	}
 	for _, name := range shown {
 		b.WriteString(r.caseTable(name))
@@ -186,17 +188,23 @@ var fleetRows = []sideRow{
 	{"bytes per hand-over with 16 / 64 / 256 / 1,000 / 2,000 Sessions", fleetCrowds, the("bytes")},
 	{"RPCs per hand-over", fleetCrowds, the("RPCs")},
 	{"hand-overs/s", fleetCrowds, the(perSecond)},
-	{"1,000 Sessions begin at once on one core: holds in 30 s, goroutines", []string{"fleet-start-1000"}, func(r rowRecord) string {
-		return fmt.Sprintf("%s, %s", digits(30*r.median(perSecond)), r.cell("goroutines"))
-	}},
+	{"1,000 Sessions begin at once on one core: holds in 30 s, goroutines",
+		[]string{"fleet-start-1000"}, func(r rowRecord) string {
+			return fmt.Sprintf("%s, %s", digits(30*r.median(perSecond)), r.cell("goroutines"))
+		}},
 	{"2,000 Sessions begin at once: in, after", []string{"fleet-start-2000"}, both("in", theTime)},
-	{"5,000 Sessions over 100 clients begin at once: in, after", []string{"fleet-start-5000"}, both("in", theTime)},
-	{"etcd frozen for 20 s under 1,000 Sessions: the next hold, after it thaws", []string{"fleet-frozen"}, the(theTime)},
-	{"500 waiters give up at once: bytes each, until their keys are gone", []string{"fleet-leave-500"}, both("bytes", theTime)},
-	{"a key deleted under an old hold: told after, p50 and most", []string{"taken"}, both("p50", "most")},
+	{"5,000 Sessions over 100 clients begin at once: in, after", []string{"fleet-start-5000"},
+		both("in", theTime)},
+	{"etcd frozen for 20 s under 1,000 Sessions: the next hold, after it thaws",
+		[]string{"fleet-frozen"}, the(theTime)},
+	{"500 waiters give up at once: bytes each, until their keys are gone", []string{"fleet-leave-500"},
+		both("bytes", theTime)},
+	{"a key deleted under an old hold: told after, p50 and most", []string{"taken"},
+		both("p50", "most")},
 }
 
-var fleetCrowds = []string{"fleet-crowd-16", "fleet-crowd-64", "fleet-crowd-256", "fleet-crowd-1000", "fleet-crowd-2000"}
+var fleetCrowds = []string{"fleet-crowd-16", "fleet-crowd-64", "fleet-crowd-256",
+	"fleet-crowd-1000", "fleet-crowd-2000"}
 
 var fleetColumns = []sideColumn{{library, []string{library}}, {baseline, []string{baseline}}}
 
@@ -296,7 +304,8 @@ func (r record) targetTable() string {
 		return ""
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n### What the library is to reach\n\nWhat misses it is bold.\n\n%s|\n%s|\n", head, rule)
+	fmt.Fprintf(&b, "\n### What the library is to reach\n\nWhat misses it is bold.\n\n%s|\n%s|\n",
+		head, rule)
 	for _, k := range order {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", k.what, k.limit, strings.Join(cells[k], " | "))
 	}
@@ -310,10 +319,12 @@ func (r record) remarks() string {
 		for _, c := range s.Cases {
 			for _, row := range c.Rows {
 				if row.Broken != "" {
-					broken = append(broken, fmt.Sprintf("- **%s let two in at once: %s** (%s, %s)", row.Title, row.Broken, s.Name, c.Name))
+					broken = append(broken, fmt.Sprintf("- **%s let two in at once: %s** (%s, %s)", row.Title,
+						row.Broken, s.Name, c.Name))
 				}
 				if row.Failed != "" {
-					failed = append(failed, fmt.Sprintf("- %s failed: %s (%s, %s)", row.Title, row.Failed, s.Name, c.Name))
+					failed = append(failed, fmt.Sprintf("- %s failed: %s (%s, %s)", row.Title, row.Failed,
+						s.Name, c.Name))
 				}
 			}
 		}

@@ -120,5 +120,6 @@ func find(debianPackage string, programs ...string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%s is missing: apt-get install %s", programs[len(programs)-1], debianPackage)
+	return "", fmt.Errorf("%s is missing: apt-get install %s", programs[len(programs)-1],
+		debianPackage)
 }

@@ -13,7 +13,9 @@ import (
 
 // ---- this library
 
-func (p *libraryParty) rwLock(_ context.Context, name string) (reader, writer side.Lock, err error) {
+func (p *libraryParty) rwLock(
+	_ context.Context, name string,
+) (reader, writer side.Lock, err error) {
 	rw, err := p.session.RWMutex(name)
 	return &libraryReader{rw: rw}, rw, err
 }
@@ -39,7 +41,9 @@ func (l *libraryReader) Unlock(ctx context.Context) error { return l.hold.Unlock
 // ---- etcd's own: it takes no context, and each goroutine has one of its own, since an
 // RWMutex remembers only one hold
 
-func (p *concurrencyParty) rwLock(ctx context.Context, name string) (reader, writer side.Lock, err error) {
+func (p *concurrencyParty) rwLock(
+	ctx context.Context, name string,
+) (reader, writer side.Lock, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.sessions) == 0 {

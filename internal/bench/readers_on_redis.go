@@ -46,14 +46,17 @@ type redissonParty struct {
 var redissonUsers atomic.Int64
 
 func openRedisson(_ context.Context, address string, ttl time.Duration, w *wire) (party, error) {
-	return redissonParty{goredis9.NewClient(&goredis9.Options{Addr: address, Dialer: w.dial}), ttl}, nil
+	return redissonParty{goredis9.NewClient(&goredis9.Options{Addr: address, Dialer: w.dial}), ttl},
+		nil
 }
 
 func (p redissonParty) lock(_ context.Context, name string) (side.Lock, error) {
 	return p.toldOf(name, redisWrite, redisLeave), nil
 }
 
-func (p redissonParty) rwLock(_ context.Context, name string) (reader, writer side.Lock, err error) {
+func (p redissonParty) rwLock(
+	_ context.Context, name string,
+) (reader, writer side.Lock, err error) {
 	return p.toldOf(name, redisRead, redisLeave), p.toldOf(name, redisWrite, redisLeave), nil
 }
 

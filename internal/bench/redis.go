@@ -28,9 +28,11 @@ func startRedis(persistence ...string) func(context.Context, string, int) (syste
 		if err != nil {
 			return nil, err
 		}
-		args := append([]string{"--bind", host, "--port", port, "--dir", dir, "--save", "", "--maxclients", "5000"}, persistence...)
+		args := append([]string{"--bind", host, "--port", port, "--dir", dir, "--save", "",
+			"--maxclients", "5000"}, persistence...)
 		r := &redis{addr: addr}
-		if r.process, err = startProcess("redis-server", exec.Command(program, args...), syscall.SIGKILL); err != nil {
+		r.process, err = startProcess("redis-server", exec.Command(program, args...), syscall.SIGKILL)
+		if err != nil {
 			return nil, err
 		}
 		client := goredis.NewClient(&goredis.Options{Addr: r.addr})

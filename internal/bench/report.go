@@ -43,7 +43,8 @@ var peers = []string{baseline, floor, recipes, singly, elections}
 func (r *report) begin(s setup, started *systems, sync time.Duration) {
 	c := &chapter{setup: s, sync: sync}
 	for _, starter := range starters {
-		if sys := started.running[starter.kind]; sys != nil && !slices.Contains(c.versions, sys.version()) {
+		if sys := started.running[starter.kind]; sys != nil &&
+			!slices.Contains(c.versions, sys.version()) {
 			c.versions = append(c.versions, sys.version())
 		}
 	}

@@ -17,16 +17,19 @@ import (
 // aReport is the report of a run that never was.
 func aReport() *report {
 	r := &report{
-		command:  "go run . -case x",
-		machine:  machine{Processor: "a <fast> one", Cores: 2, Memory: 24, Kernel: "Linux 6.1", Go: "go1.26", Date: "2026-11-21"},
-		chapters: []*chapter{{setup: setups[0], versions: []string{"etcd 3.7.3"}, sync: time.Millisecond}},
+		command: "go run . -case x",
+		machine: machine{Processor: "a <fast> one", Cores: 2, Memory: 24, Kernel: "Linux 6.1",
+			Go: "go1.26", Date: "2026-11-21"},
+		chapters: []*chapter{{setup: setups[0], versions: []string{"etcd 3.7.3"},
+			sync: time.Millisecond}},
 	}
 	made := func(name, system string, values ...time.Duration) *entrant {
 		e := &entrant{alternative: alternative{name: name, system: system}, rounds: make(map[int]measure)}
 		for round, v := range values {
 			e.rounds[round] = measure{
 				value: v, samples: []time.Duration{v}, ops: 10,
-				spent: counts{RPCs: 20, Proposals: 20, Revisions: 20, Bytes: 5000, ServerCPU: 10 * time.Millisecond},
+				spent: counts{RPCs: 20, Proposals: 20, Revisions: 20, Bytes: 5000,
+					ServerCPU: 10 * time.Millisecond},
 			}
 		}
 		return e
@@ -65,7 +68,8 @@ func pageOf(t *testing.T, r *report) string {
 func TestThePageHasMachineVersionsDateAndCommand(t *testing.T) {
 	page := pageOf(t, aReport())
 	for _, want := range []string{
-		"a <fast> one, 2 cores, 24 GiB, Linux 6.1, go1.26, 2026-11-21", "etcd 3.7.3", "`go run . -case x`", "1.00 ms", "(run.json)", "(benchmarks.svg)",
+		"a <fast> one, 2 cores, 24 GiB, Linux 6.1, go1.26, 2026-11-21", "etcd 3.7.3",
+		"`go run . -case x`", "1.00 ms", "(run.json)", "(benchmarks.svg)",
 	} {
 		require.Contains(t, page, want)
 	}
@@ -82,11 +86,13 @@ func TestRecordsCompareInPairs(t *testing.T) {
 	s := aReport().record("run").Setups[0]
 	r, ok := s.find("uncontended", library)
 	require.True(t, ok)
-	require.Equal(t, figure{1.5, 1, 2}, r.Figures["time, by "+baseline], "times, where a case has times")
+	require.Equal(t, figure{1.5, 1, 2}, r.Figures["time, by "+baseline],
+		"times, where a case has times")
 	require.Equal(t, figure{3, 2, 4}, r.Figures["time, by "+floor])
 	r, ok = s.find("crowd-2", library)
 	require.True(t, ok)
-	require.InDeltaSlice(t, []float64{35, 30, 40}, []float64(r.Figures["speed, by "+baseline]), 0.001, "speeds, where it has rates")
+	require.InDeltaSlice(t, []float64{35, 30, 40}, []float64(r.Figures["speed, by "+baseline]), 0.001,
+		"speeds, where it has rates")
 }
 
 func TestRecordsLeaveOutFiguresThatSayNothing(t *testing.T) {
@@ -112,7 +118,8 @@ func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(dir, "run.json"))
 	require.NoError(t, err)
 	require.Equal(t, string(text), string(again))
-	for v, want := range map[float64]string{0: "0", 0.00046661: "0.0004666", 1.23456: "1.235", 12345.6: "12346", 999.96: "1000"} {
+	for v, want := range map[float64]string{0: "0", 0.00046661: "0.0004666", 1.23456: "1.235",
+		12345.6: "12346", 999.96: "1000"} {
 		require.Equal(t, want, fourDigits(v))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "other.json"), []byte("{}"), 0o666))
@@ -144,7 +151,8 @@ func TestThePublishedPageIsThatOfItsRecords(t *testing.T) {
 func TestThePageSaysWhatFailedAndWhatWasBroken(t *testing.T) {
 	r := aReport()
 	page := pageOf(t, r)
-	require.Contains(t, page, "redsync (appendfsync always) failed: the disk is full (1-disk, uncontended)")
+	require.Contains(t, page,
+		"redsync (appendfsync always) failed: the disk is full (1-disk, uncontended)")
 	require.Contains(t, page, "Exclusion held in each case")
 	require.Empty(t, r.broken(library))
 
@@ -189,7 +197,8 @@ func TestChartIsWellFormedAndNamesEachLine(t *testing.T) {
 		}
 		require.NoError(t, err)
 	}
-	for _, want := range []string{">etcdlock  1,000<", ">pg &lt;&amp;&gt; lock  500<", "2026-11-21", "etcd 3.7.3"} {
+	for _, want := range []string{">etcdlock  1,000<", ">pg &lt;&amp;&gt; lock  500<", "2026-11-21",
+		"etcd 3.7.3"} {
 		require.Contains(t, svg, want)
 	}
 	require.NotContains(t, svg, "NaN")
@@ -219,12 +228,14 @@ func TestNoChartWithoutCrowds(t *testing.T) {
 
 func TestNumbersHaveTheDigitsThatMeanSomething(t *testing.T) {
 	for v, want := range map[float64]string{
-		0: "0", 0.0466: "0.047", 0.5: "0.5", 1.2345: "1.23", 2: "2", 47.04: "47", 123.4: "123", 1234567: "1,234,567", -1500: "-1,500",
+		0: "0", 0.0466: "0.047", 0.5: "0.5", 1.2345: "1.23", 2: "2", 47.04: "47", 123.4: "123",
+		1234567: "1,234,567", -1500: "-1,500",
 	} {
 		require.Equal(t, want, digits(v))
 	}
 	for d, want := range map[time.Duration]string{
-		90 * time.Microsecond: "90 µs", 1500 * time.Microsecond: "1.50 ms", 54200 * time.Microsecond: "54.2 ms", 4100 * time.Millisecond: "4.10 s",
+		90 * time.Microsecond: "90 µs", 1500 * time.Microsecond: "1.50 ms",
+		54200 * time.Microsecond: "54.2 ms", 4100 * time.Millisecond: "4.10 s",
 	} {
 		require.Equal(t, want, short(d))
 	}

@@ -71,7 +71,9 @@ func (s spread) figure() figure { return figure{s.Median, s.Least, s.Most} }
 
 // known reports whether there is a figure, which a quotient by nothing is not.
 func (f figure) known() bool {
-	return len(f) > 0 && !slices.ContainsFunc(f, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
+	return len(f) > 0 && !slices.ContainsFunc(f, func(v float64) bool {
+		return math.IsNaN(v) || math.IsInf(v, 0)
+	})
 }
 
 // median is the number, or the median of the rounds, and NaN if there is none.
@@ -118,7 +120,8 @@ func (r *report) record(name string) record {
 	made := record{Name: name, Command: r.command, Machine: r.machine}
 	for _, c := range r.chapters {
 		s := setupRecord{
-			Name: c.setup.name, Title: c.setup.title, Systems: c.versions, SyncedWrite: number(c.sync.Seconds()), Targets: c.targets(),
+			Name: c.setup.name, Title: c.setup.title, Systems: c.versions,
+			SyncedWrite: number(c.sync.Seconds()), Targets: c.targets(),
 		}
 		for _, t := range c.tables {
 			s.Cases = append(s.Cases, t.record())
@@ -157,7 +160,8 @@ func (r record) json() ([]byte, error) {
 		return nil, err
 	}
 	// A quotation mark within a text would have a backslash before it.
-	lines := strings.NewReplacer(`{"name":`, "\n"+`{"name":`, `{"alternative":`, "\n"+`{"alternative":`, `{"target":`, "\n"+`{"target":`)
+	lines := strings.NewReplacer(`{"name":`, "\n"+`{"name":`, `{"alternative":`,
+		"\n"+`{"alternative":`, `{"target":`, "\n"+`{"target":`)
 	return []byte(lines.Replace(b.String())), nil
 }
 
@@ -190,7 +194,9 @@ func records(dir string) ([]record, error) {
 func (r record) first() int {
 	has := func(c benchCase) bool {
 		return slices.ContainsFunc(r.Setups, func(s setupRecord) bool {
-			return slices.ContainsFunc(s.Cases, func(measured caseRecord) bool { return measured.Name == c.name })
+			return slices.ContainsFunc(s.Cases, func(measured caseRecord) bool {
+				return measured.Name == c.name
+			})
 		})
 	}
 	if i := slices.IndexFunc(cases, has); i >= 0 {

@@ -22,7 +22,8 @@ func TestARunMeasuresReportsAndClearsAway(t *testing.T) {
 	status := run(ctx, []string{
 		"-setup", "1-tmpfs", "-tmpfs", data, "-rounds", "1", "-slice", "50ms", "-out", out,
 		"-only", "^(etcdlock|raw etcd requests)$",
-		"-case", "^(uncontended|handover-5ms-busy|crowd-2|crowd-8|trylock|names-1|turns|crash|readers-beside|mix-50-50)$",
+		"-case",
+		"^(uncontended|handover-5ms-busy|crowd-2|crowd-8|trylock|names-1|turns|crash|readers-beside|mix-50-50)$",
 	}, &stdout, &stderr)
 	require.Equal(t, exitGood, status, "%s%s", &stdout, &stderr)
 
@@ -30,7 +31,8 @@ func TestARunMeasuresReportsAndClearsAway(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, string(page), "failed:")
 	require.NotContains(t, string(page), "let two in")
-	for _, want := range []string{"### uncontended", "### crash", "| uncontended: RPCs | <= 2 | 2 |", "| TryLock of a taken name: revisions | <= 0 | 0 |"} {
+	for _, want := range []string{"### uncontended", "### crash", "| uncontended: RPCs | <= 2 | 2 |",
+		"| TryLock of a taken name: revisions | <= 0 | 0 |"} {
 		require.Contains(t, string(page), want)
 	}
 	require.FileExists(t, filepath.Join(out, "benchmarks.svg"))

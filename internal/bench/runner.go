@@ -119,7 +119,8 @@ func (r *runner) run(ctx context.Context, c benchCase, started *systems) error {
 		entrants = append(entrants, e)
 		limited, cancel := context.WithTimeout(ctx, r.limit())
 		e.event, e.failed = c.start(limited, &arena{
-			alternative: a, system: sys, wire: &wire{}, slice: r.cfg.slice, dir: started.dir, serial: &r.serial,
+			alternative: a, system: sys, wire: &wire{}, slice: r.cfg.slice, dir: started.dir,
+			serial: &r.serial,
 		})
 		cancel()
 		if e.event != nil {

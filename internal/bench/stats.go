@@ -114,7 +114,8 @@ func summarize(rounds map[int]measure) (s summary) {
 	s.most = maxOf(all)
 	s.p50, s.p99, s.samples = percentile(all, 50), percentile(all, 99), len(all)
 	s.goroutines = int(math.Round(median(goroutines)))
-	s.busiest, s.heap, s.renewals, s.ttls = median(busiest), median(heap), median(renewals), median(ttls)
+	s.busiest, s.heap, s.renewals, s.ttls = median(busiest), median(heap), median(renewals),
+		median(ttls)
 	return s
 }
 

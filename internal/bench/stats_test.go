@@ -26,7 +26,8 @@ func TestPercentileIsByNearestRank(t *testing.T) {
 func TestMedianOfAnEvenNumberIsTheMeanOfTheMiddle(t *testing.T) {
 	require.Equal(t, 2.5, median([]float64{4, 1, 3, 2}))
 	require.Equal(t, 3.0, median([]float64{9, 1, 3}))
-	require.Equal(t, 15*time.Millisecond, median([]time.Duration{20 * time.Millisecond, 10 * time.Millisecond}))
+	require.Equal(t, 15*time.Millisecond,
+		median([]time.Duration{20 * time.Millisecond, 10 * time.Millisecond}))
 	require.Zero(t, median([]float64{}))
 }
 
@@ -48,8 +49,10 @@ func TestSpread(t *testing.T) {
 
 func TestSummaryAddsWhatAddsUpAndTakesMediansOfTheRest(t *testing.T) {
 	s := summarize(map[int]measure{
-		0: {value: 2 * time.Millisecond, ops: 10, spent: counts{RPCs: 20}, samples: []time.Duration{1, 2, 3}, heap: 100},
-		1: {value: 4 * time.Millisecond, ops: 30, spent: counts{RPCs: 60}, samples: []time.Duration{4}, heap: 300},
+		0: {value: 2 * time.Millisecond, ops: 10, spent: counts{RPCs: 20},
+			samples: []time.Duration{1, 2, 3}, heap: 100},
+		1: {value: 4 * time.Millisecond, ops: 30, spent: counts{RPCs: 60}, samples: []time.Duration{4},
+			heap: 300},
 		2: {value: 3 * time.Millisecond, ops: 10, spent: counts{RPCs: 20}, heap: 200, broken: "overlap"},
 	})
 	require.Equal(t, 3*time.Millisecond, s.value)

@@ -19,7 +19,8 @@ var targets = []target{
 	{"uncontended: time, by " + floor, 0, byFloor("uncontended"), atMost, 1.10},
 	{"hand-over after 5 ms: time, by " + baseline, 0, byBaseline("handover-5ms"), atMost, 1. / 20},
 	{"hand-over after 5 ms: time, by " + floor, 0, byFloor("handover-5ms"), atMost, 1.3},
-	{"hand-over after 5 ms under 200 puts a second: time, by that without", 0, byCase("handover-5ms-busy", "handover-5ms"), atMost, 1.5},
+	{"hand-over after 5 ms under 200 puts a second: time, by that without", 0,
+		byCase("handover-5ms-busy", "handover-5ms"), atMost, 1.5},
 	{"hand-overs/s, N = 2, by " + baseline, 1, speed("crowd-2"), atLeast, 20},
 	{"hand-overs/s, N = 8, by " + baseline, 1, speed("crowd-8"), atLeast, 8},
 	{"hand-overs/s, N = 64, by " + baseline, 1, speed("crowd-64"), atLeast, 2},
@@ -31,24 +32,36 @@ var targets = []target{
 	{"hand-overs/s, N = 512, by " + baseline, 3, speed("crowd-512"), atLeast, 2},
 	{"proposals per hand-over, N = 64", 0, per("crowd-64", library, proposals), atMost, 1.02},
 	{"time of a hand-over, N = 2,000 by N = 8", 0, byCase("crowd-2000", "crowd-8"), atMost, 1.3},
-	{"hand-overs/s with WithHandoff(16), N = 8, by " + baseline, 1, speedOf(handsOff, "crowd-8", baseline), atLeast, 100},
+	{"hand-overs/s with WithHandoff(16), N = 8, by " + baseline, 1,
+		speedOf(handsOff, "crowd-8", baseline), atLeast, 100},
 	// There are 17 holds to each turn, in a line that should be three times as fast.
-	{"hand-overs/s with WithHandoff(16), N = 8, by " + baseline, 3, speedOf(handsOff, "crowd-8", baseline), atLeast, 50},
-	{"hand-overs/s with WithHandoff(16), N = 64, by " + baseline, 0, speedOf(handsOff, "crowd-64", baseline), atLeast, 30},
-	{"hand-overs/s with WithHandoff(16), N = 8, by the best other system", 0, speedOf(handsOff, "crowd-8", others...), atLeast, 2.5},
-	{"hand-overs/s with WithHandoff(16), N = 64, by the best other system", 0, speedOf(handsOff, "crowd-64", others...), atLeast, 2.5},
-	{"holds of the busiest client with WithHandoff(16), N = 64, by the mean", 0, busiest(handsOff, "crowd-64"), atMost, 1.05},
+	{"hand-overs/s with WithHandoff(16), N = 8, by " + baseline, 3,
+		speedOf(handsOff, "crowd-8", baseline), atLeast, 50},
+	{"hand-overs/s with WithHandoff(16), N = 64, by " + baseline, 0,
+		speedOf(handsOff, "crowd-64", baseline), atLeast, 30},
+	{"hand-overs/s with WithHandoff(16), N = 8, by the best other system", 0,
+		speedOf(handsOff, "crowd-8", others...), atLeast, 2.5},
+	{"hand-overs/s with WithHandoff(16), N = 64, by the best other system", 0,
+		speedOf(handsOff, "crowd-64", others...), atLeast, 2.5},
+	{"holds of the busiest client with WithHandoff(16), N = 64, by the mean", 0,
+		busiest(handsOff, "crowd-64"), atMost, 1.05},
 	{"re-locks/s with WithLinger", 0, everySecondOf(lingers, "relock"), atLeast, 1_000_000},
 	{"re-locks with WithLinger: RPCs", 0, per("relock", lingers, rpcs), atMost, 0},
 	{"turns with WithLinger: time, by that without", 0, byWithout(lingers, "turns"), atMost, 1.15},
 	{"turns with WithLinger: revisions", 0, per("turns", lingers, revisions), atMost, 2},
-	{"hand-overs/s, N = 8, by ZooKeeper's lock", 1, speedOf(library, "crowd-8", "go-zookeeper Lock"), atLeast, 1},
-	{"hand-overs/s, N = 64, by ZooKeeper's lock", 1, speedOf(library, "crowd-64", "go-zookeeper Lock"), atLeast, 1},
-	{"reads/s beside two others of the process", 0, everySecondOf(library, "readers-beside"), atLeast, 500_000},
-	{"a read beside two others of the process: RPCs", 0, per("readers-beside", library, rpcs), atMost, 0},
-	{"LockAll and Unlock of 2 names: RPCs that renew no lease", 0, per("several-2", library, requests), atMost, 2},
+	{"hand-overs/s, N = 8, by ZooKeeper's lock", 1, speedOf(library, "crowd-8", "go-zookeeper Lock"),
+		atLeast, 1},
+	{"hand-overs/s, N = 64, by ZooKeeper's lock", 1, speedOf(library, "crowd-64", "go-zookeeper Lock"),
+		atLeast, 1},
+	{"reads/s beside two others of the process", 0, everySecondOf(library, "readers-beside"),
+		atLeast, 500_000},
+	{"a read beside two others of the process: RPCs", 0, per("readers-beside", library, rpcs), atMost,
+		0},
+	{"LockAll and Unlock of 2 names: RPCs that renew no lease", 0, per("several-2", library, requests),
+		atMost, 2},
 	{"LockAll and Unlock of 2 names: revisions", 0, per("several-2", library, revisions), atMost, 2},
-	{"LockAll and Unlock of 32 names: RPCs that renew no lease", 0, per("several-32", library, requests), atMost, 2},
+	{"LockAll and Unlock of 32 names: RPCs that renew no lease", 0,
+		per("several-32", library, requests), atMost, 2},
 	{"LockAll and Unlock of 32 names: revisions", 0, per("several-32", library, revisions), atMost, 2},
 	{"TryLock of a taken name: RPCs", 0, per("trylock", library, rpcs), atMost, 1},
 	{"TryLock of a taken name: revisions", 0, per("trylock", library, revisions), atMost, 0},
@@ -59,25 +72,36 @@ var targets = []target{
 	{"user and password, idle: logins per renewal", 0, per("fleet-auth", library, logins), atMost, 0},
 	{"a key taken away: told after, p50, in ms", 0, toldAfter, atMost, 50},
 	{"bytes per hand-over, 64 Sessions", 0, per("fleet-crowd-64", library, bytesMoved), atMost, 4096},
-	{"bytes per hand-over, 256 Sessions", 0, per("fleet-crowd-256", library, bytesMoved), atMost, 4096},
-	{"bytes per hand-over, 1,000 Sessions", 0, per("fleet-crowd-1000", library, bytesMoved), atMost, 4096},
+	{"bytes per hand-over, 256 Sessions", 0, per("fleet-crowd-256", library, bytesMoved),
+		atMost, 4096},
+	{"bytes per hand-over, 1,000 Sessions", 0, per("fleet-crowd-1000", library, bytesMoved),
+		atMost, 4096},
 	{"RPCs per hand-over, 64 Sessions", 0, per("fleet-crowd-64", library, rpcs), atMost, 7.5},
 	{"RPCs per hand-over, 256 Sessions", 0, per("fleet-crowd-256", library, rpcs), atMost, 7.5},
 	{"RPCs per hand-over, 1,000 Sessions", 0, per("fleet-crowd-1000", library, rpcs), atMost, 7.5},
 	{"hand-overs/s, 64 Sessions, by " + baseline, 0, speed("fleet-crowd-64"), atLeast, 1.7},
 	{"hand-overs/s, 256 Sessions, by " + baseline, 0, speed("fleet-crowd-256"), atLeast, 1.7},
 	{"hand-overs/s, 1,000 Sessions, by " + baseline, 0, speed("fleet-crowd-1000"), atLeast, 2},
-	{"1,000 Sessions begin at once on one core: holds, by " + baseline, 0, speed("fleet-start-1000"), atLeast, 1},
-	{"1,000 Sessions begin at once on one core: goroutines", 0, goroutinesBy("fleet-start-1000"), atMost, 1.5},
+	{"1,000 Sessions begin at once on one core: holds, by " + baseline, 0, speed("fleet-start-1000"),
+		atLeast, 1},
+	{"1,000 Sessions begin at once on one core: goroutines", 0, goroutinesBy("fleet-start-1000"),
+		atMost, 1.5},
 	{"2,000 Sessions begin at once: in", 0, got("fleet-start-2000"), atLeast, 2000},
-	{"2,000 Sessions begin at once: time of all, by " + baseline, 0, byBaseline("fleet-start-2000"), atMost, 1.2},
+	{"2,000 Sessions begin at once: time of all, by " + baseline, 0, byBaseline("fleet-start-2000"),
+		atMost, 1.2},
 	{"5,000 Sessions over 100 clients begin at once: in", 0, got("fleet-start-5000"), atLeast, 5000},
-	{"etcd frozen for 20 s under 1,000 Sessions: first hold after it thaws, in s", 0, secondsOf("fleet-frozen"), atMost, 3},
+	{"etcd frozen for 20 s under 1,000 Sessions: first hold after it thaws, in s", 0,
+		secondsOf("fleet-frozen"), atMost, 3},
 	{"500 waiters give up: bytes each", 0, per("fleet-leave-500", library, bytesMoved), atMost, 2048},
-	{"500 waiters give up: time until their keys are gone, by " + baseline, 0, byBaseline("fleet-leave-500"), atMost, 4},
-	{"10,000 names: renewals per TTL/3", 0, of("names-10000", func(r row) float64 { return r.renewals }), atMost, 1},
+	{"500 waiters give up: time until their keys are gone, by " + baseline, 0,
+		byBaseline("fleet-leave-500"), atMost, 4},
+	{"10,000 names: renewals per TTL/3", 0, of("names-10000", func(r row) float64 {
+		return r.renewals
+	}), atMost, 1},
 	{"10,000 names: goroutines more than with 1", 0, moreGoroutines, atMost, 0},
-	{"10,000 names: heap per name, bytes", 0, of("names-10000", func(r row) float64 { return r.heap }), atMost, 1024},
+	{"10,000 names: heap per name, bytes", 0, of("names-10000", func(r row) float64 {
+		return r.heap
+	}), atMost, 1024},
 }
 
 const (
@@ -221,8 +245,10 @@ func moreGoroutines(c *chapter) (float64, bool) {
 // targets returns the targets for which the chapter has figures.
 func (c *chapter) targets() (got []targetRecord) {
 	for _, t := range targets {
-		if v, ok := t.got(c); ok && number(v).known() && (t.members == 0 || t.members == c.setup.members) {
-			got = append(got, targetRecord{What: t.what, AtLeast: t.atLeast, Limit: number(t.limit), Got: number(v)})
+		if v, ok := t.got(c); ok && number(v).known() &&
+			(t.members == 0 || t.members == c.setup.members) {
+			got = append(got, targetRecord{What: t.what, AtLeast: t.atLeast, Limit: number(t.limit),
+				Got: number(v)})
 		}
 	}
 	return got

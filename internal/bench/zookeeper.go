@@ -55,7 +55,8 @@ admin.enableServer=false
 		return nil, err
 	}
 	// The heap has the size that ZooKeeper's own start script gives it.
-	cmd := exec.Command(java, "-Xmx1000m", "-cp", zkJar, "org.apache.zookeeper.server.ZooKeeperServerMain", file)
+	cmd := exec.Command(java, "-Xmx1000m", "-cp", zkJar,
+		"org.apache.zookeeper.server.ZooKeeperServerMain", file)
 	z := &zooKeeper{addr: addr}
 	if z.process, err = startProcess("ZooKeeper", cmd, syscall.SIGKILL); err != nil {
 		return nil, err

@@ -31,5 +31,6 @@ func FreePorts(n int) (addrs []string, err error) {
 		defer l.Close() // not yet: the port would be free again
 		addrs = append(addrs, l.Addr().String())
 	}
-	return nil, fmt.Errorf("no %d free ports on the loopback interface from %d to %d", n, firstPort, firstPort+ports-1)
+	return nil, fmt.Errorf("no %d free ports on the loopback interface from %d to %d", n, firstPort,
+		firstPort+ports-1)
 }

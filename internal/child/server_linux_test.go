@@ -80,7 +80,8 @@ func TestMembersOfEtcdKnowEachOther(t *testing.T) {
 	var cluster []string
 	for _, m := range members {
 		cluster = append(cluster, m.Name+"="+value(m, "--listen-peer-urls"))
-		for _, own := range []string{m.Name, m.Client, value(m, "--data-dir"), value(m, "--listen-peer-urls")} {
+		for _, own := range []string{m.Name, m.Client, value(m, "--data-dir"),
+			value(m, "--listen-peer-urls")} {
 			require.False(t, seen[own], own)
 			seen[own] = true
 		}

@@ -117,7 +117,8 @@ func TestDependabotUpdatesEachModule(t *testing.T) {
 // The modules that users import or install are released together, each with the library of the
 // same version.
 func TestPublicModulesRequireTheLibraryOfTheirRelease(t *testing.T) {
-	version := regexp.MustCompile(`(?m)^## \[(\d+\.\d+\.\d+)\]`).FindStringSubmatch(read(t, "CHANGELOG.md"))
+	version := regexp.MustCompile(`(?m)^## \[(\d+\.\d+\.\d+)\]`).FindStringSubmatch(read(t,
+		"CHANGELOG.md"))
 	require.NotNil(t, version, "CHANGELOG.md names no version")
 	mods := modules(t)
 	library := regexp.MustCompile(`(?m)^module (\S+)$`).FindStringSubmatch(mods["."])[1]

@@ -100,7 +100,9 @@ func (b *Belief) enter(hold context.Context, who string, token int64, reads bool
 		b.written = max(b.written, token)
 	}
 	b.entries++
-	b.believers[who] = belief{token, reads, hold, context.AfterFunc(hold, func() { b.ended(who, token) })}
+	b.believers[who] = belief{token, reads, hold, context.AfterFunc(hold, func() {
+		b.ended(who, token)
+	})}
 }
 
 // Leave records that who no longer believes to hold the lock. If the belief has ended

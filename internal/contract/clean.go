@@ -54,7 +54,8 @@ func leftInEtcd(client *clientv3.Client, prefix string) string {
 		return fmt.Sprintf("\nkeys: %v", err)
 	}
 	for _, kv := range keys.Kvs {
-		fmt.Fprintf(&left, "\nkey %q, lease %x, created at %d: %s", kv.Key, kv.Lease, kv.CreateRevision, kv.Value)
+		fmt.Fprintf(&left, "\nkey %q, lease %x, created at %d: %s", kv.Key, kv.Lease, kv.CreateRevision,
+			kv.Value)
 	}
 	leases, err := client.Leases(ctx)
 	if err != nil {

@@ -181,7 +181,8 @@ func (c *Counter) Unary(ctx context.Context, method string, req, reply any, cc *
 	return invoke(ctx, method, req, reply, cc, opts...)
 }
 
-func (c *Counter) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+func (c *Counter) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn,
+	method string,
 	open grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	c.add(c.counts.Streams, method)

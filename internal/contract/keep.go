@@ -70,7 +70,8 @@ func TestAHoldGoesOnInAnotherProcess(t *testing.T, w World) {
 	require.ErrorIs(t, context.Cause(hold), etcdlock.ErrDetached)
 	require.ErrorIs(t, mu.Unlock(t.Context()), etcdlock.ErrNotHeld)
 	require.NoError(t, mu.Close(t.Context()), "the process ends")
-	require.WithinRange(t, WaitForLine(t, cluster.Client(t), "x", 2)[0].Until, time.Now(), time.Now().Add(keep))
+	require.WithinRange(t, WaitForLine(t, cluster.Client(t), "x", 2)[0].Until, time.Now(),
+		time.Now().Add(keep))
 
 	type result struct {
 		h   *etcdlock.Hold

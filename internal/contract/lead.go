@@ -68,8 +68,8 @@ func TestAFollowerIsToldWhoLeads(t *testing.T, w World) {
 }
 
 // A leader tells another address while it leads: a read, a transaction and one revision. A follower
-// learns each, once. All else stays, a recall too: its place before a waiter of another package, its
-// token, its lease. If the key is gone SetInfo says so, and leaves the next holder's key alone.
+// learns each, once. All else stays, a recall too: its place before a waiter of another package,
+// its token, its lease. If the key is gone SetInfo says so, and leaves the next holder's key alone.
 func TestAFollowerIsToldTheInfoOfTheLeader(t *testing.T, w World) {
 	cluster := w.Start(t)
 	counter := NewCounter()
@@ -106,7 +106,8 @@ func TestAFollowerIsToldTheInfoOfTheLeader(t *testing.T, w World) {
 		lease, err := follower.TimeToLive(t.Context(), line[0].Lease, clientv3.WithAttachedKeys())
 		require.NoError(t, err)
 		require.Equal(t, [][]byte{[]byte(line[0].Key)}, lease.Keys)
-		require.NoError(t, etcdlock.Recall(t.Context(), follower, line[0], etcdlock.RecallRequest{By: "op", Grace: time.Hour}))
+		require.NoError(t, etcdlock.Recall(t.Context(), follower, line[0],
+			etcdlock.RecallRequest{By: "op", Grace: time.Hour}))
 	}
 	Await(t, etcdlock.RecallFrom(hold), 1)
 	resp, err := follower.Get(t.Context(), line[0].Key)

@@ -40,7 +40,8 @@ func TestARecallTakesNothingAway(t *testing.T, w World) {
 	owns, err := client.Txn(t.Context()).If(mu.IsOwner()).Commit()
 	require.NoError(t, err)
 	require.True(t, owns.Succeeded || hold.Err() != nil)
-	require.ErrorIs(t, etcdlock.Recall(t.Context(), operator, line[1], request), etcdlock.ErrNotRecallable)
+	require.ErrorIs(t, etcdlock.Recall(t.Context(), operator, line[1], request),
+		etcdlock.ErrNotRecallable)
 	require.Equal(t, revision+1, cluster.Revision(t))
 
 	Await(t, etcdlock.RecallFrom(hold), 1)
@@ -75,7 +76,8 @@ func TestWaitersAndReadersAreRecalled(t *testing.T, w World) {
 		return err
 	})
 	waiter := WaitForLine(t, client, "x", 2)[1]
-	require.NoError(t, etcdlock.Recall(t.Context(), client, waiter, etcdlock.RecallRequest{Grace: time.Hour}))
+	require.NoError(t,
+		etcdlock.Recall(t.Context(), client, waiter, etcdlock.RecallRequest{Grace: time.Hour}))
 	require.NoError(t, holder.Unlock(t.Context()))
 	require.NoError(t, <-in)
 	first := <-reads
@@ -97,8 +99,8 @@ func TestWaitersAndReadersAreRecalled(t *testing.T, w World) {
 	require.NoError(t, second.Unlock(t.Context()))
 }
 
-// A wait that asks recalls the holder, by one read and one transaction. It leaves alone who does not
-// listen, and overtakes nobody.
+// A wait that asks recalls the holder, by one read and one transaction. It leaves alone who does
+// not listen, and overtakes nobody.
 func TestAWaitAsksWhoHolds(t *testing.T, w World) {
 	cluster := w.Start(t)
 	client := cluster.Client(t)

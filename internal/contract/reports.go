@@ -28,8 +28,10 @@ func NewReports() *Reports { return &Reports{First: make(chan struct{})} }
 // Options make a Session report to r.
 func (r *Reports) Options() []etcdlock.SessionOption {
 	return []etcdlock.SessionOption{
-		etcdlock.WithLogger(slog.New(slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelDebug}))),
-		etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(_ context.Context, e etcdlock.UnavailableEvent) {
+		etcdlock.WithLogger(
+			slog.New(slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelDebug}))),
+		etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(_ context.Context,
+			e etcdlock.UnavailableEvent) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.told, r.since = append(r.told, e.Err), append(r.since, e.Since)

@@ -288,7 +288,8 @@ func TestTenThousandNamesAreOneLeaseAndNoGoroutineEach(t *testing.T, w World) {
 	require.Equal(t, 1, counter.Counts().Of("LeaseGrant"))
 	require.EqualValues(t, names, cluster.Revision(t)-revision)
 	watched := 0
-	if toMany >= time.Second { // on a busy machine the first ones are watched, and read once, before there are many
+	// on a busy machine the first ones are watched, and read once, before there are many
+	if toMany >= time.Second {
 		watched = many
 	}
 	require.LessOrEqual(t, counter.Counts().Of("Txn"), names+names/20+watched,
@@ -378,7 +379,9 @@ func TestDoReleasesWhateverBecomesOfTheFunction(t *testing.T, w World) {
 	client := cluster.Client(t)
 	mu := NewMutex(t, client, "x")
 
-	require.ErrorIs(t, mu.Do(t.Context(), func(context.Context) error { return os.ErrInvalid }), os.ErrInvalid)
+	require.ErrorIs(t, mu.Do(t.Context(), func(context.Context) error {
+		return os.ErrInvalid
+	}), os.ErrInvalid)
 	WaitForLine(t, client, "x", 0)
 
 	require.PanicsWithValue(t, "boom", func() {
@@ -448,7 +451,10 @@ func TestTraceTellsTheLifeOfALockAndHarmsNone(t *testing.T, w World) {
 		Lost: func(_ context.Context, e etcdlock.LostEvent) {
 			events <- fmt.Sprintf("lost %s: %v", e.Name, e.Reason)
 		},
-		LeaseGranted: func(_ context.Context, _ etcdlock.LeaseGrantedEvent) { events <- "granted"; <-release },
+		LeaseGranted: func(_ context.Context, _ etcdlock.LeaseGrantedEvent) {
+			events <- "granted"
+			<-release
+		},
 	}
 	records := make(chan string, 100)
 	logger := slog.New(slog.NewTextHandler(WriterFunc(func(p []byte) (int, error) {

@@ -60,7 +60,9 @@ const steady = time.Minute
 
 // NewMutex is New for a test: the Cleanup closes the Mutex, and any error fails the test. Unless
 // an option says otherwise the lease has a TTL of a minute.
-func NewMutex(t *testing.T, client *clientv3.Client, name string, opts ...etcdlock.SessionOption) *etcdlock.Mutex {
+func NewMutex(
+	t *testing.T, client *clientv3.Client, name string, opts ...etcdlock.SessionOption,
+) *etcdlock.Mutex {
 	t.Helper()
 	opts = append([]etcdlock.SessionOption{etcdlock.WithTTL(steady)}, opts...)
 	mu, err := etcdlock.New(client, name, opts...)
@@ -70,7 +72,9 @@ func NewMutex(t *testing.T, client *clientv3.Client, name string, opts ...etcdlo
 }
 
 // NewSession is NewSession for a test, as NewMutex is New.
-func NewSession(t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption) *etcdlock.Session {
+func NewSession(
+	t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption,
+) *etcdlock.Session {
 	t.Helper()
 	opts = append([]etcdlock.SessionOption{etcdlock.WithTTL(steady)}, opts...)
 	s, err := etcdlock.NewSession(client, opts...)
@@ -80,7 +84,9 @@ func NewSession(t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionO
 }
 
 // MutexOf is Session.Mutex for a test.
-func MutexOf(t *testing.T, s *etcdlock.Session, name string, opts ...etcdlock.Option) *etcdlock.Mutex {
+func MutexOf(
+	t *testing.T, s *etcdlock.Session, name string, opts ...etcdlock.Option,
+) *etcdlock.Mutex {
 	t.Helper()
 	mu, err := s.Mutex(name, opts...)
 	require.NoError(t, err)
@@ -150,7 +156,8 @@ func (c *countdown) enter(t *testing.T) {
 func countAnswers(n *atomic.Int32) ClientOption {
 	return func(cfg *clientv3.Config) {
 		cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+				invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				err := invoke(ctx, method, req, reply, cc, opts...)
 				if err == nil {
 					n.Add(1)

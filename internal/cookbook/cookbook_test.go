@@ -56,7 +56,8 @@ type overlaps struct{ inside, most, runs atomic.Int64 }
 func (o *overlaps) run(d time.Duration) {
 	o.runs.Add(1)
 	inside := o.inside.Add(1)
-	for most := o.most.Load(); inside > most && !o.most.CompareAndSwap(most, inside); most = o.most.Load() {
+	for most := o.most.Load(); inside > most &&
+		!o.most.CompareAndSwap(most, inside); most = o.most.Load() {
 	}
 	time.Sleep(d) // the work
 	o.inside.Add(-1)
@@ -78,7 +79,8 @@ func TestEachSlotRunsOnceThoughClocksDiffer(t *testing.T) {
 		var machines sync.WaitGroup
 		for range 4 {
 			machines.Go(func() {
-				if err := runSlot(t.Context(), newClient(t), "report", slot.AddDate(0, 0, day), job); err != nil {
+				err := runSlot(t.Context(), newClient(t), "report", slot.AddDate(0, 0, day), job)
+				if err != nil {
 					t.Error(err)
 				}
 			})
@@ -108,7 +110,10 @@ func TestASlotWhoseJobFailsIsRunByTheNextMachine(t *testing.T) {
 	second, runs := make(chan error, 1), 0
 	client := newClient(t)
 	go func() {
-		second <- runSlot(t.Context(), client, "invoices", slot, func(context.Context) error { runs++; return nil })
+		second <- runSlot(t.Context(), client, "invoices", slot, func(context.Context) error {
+			runs++
+			return nil
+		})
 	}()
 	require.Eventually(t, func() bool {
 		line, err := etcdlock.Contenders(t.Context(), client, "cron/invoices")
@@ -154,7 +159,9 @@ func TestOneLeadsAndIsReadyAndTheNextOneTakesOver(t *testing.T) {
 	second := <-leads
 	require.NotSame(t, first, second)
 	require.Equal(t, http.StatusOK, probe(second))
-	require.Eventually(t, func() bool { return probe(first) == http.StatusServiceUnavailable }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return probe(first) == http.StatusServiceUnavailable
+	}, 20*time.Second, time.Millisecond)
 	contract.WaitForLine(t, client, "leader/billing", 2) // it stands in line again
 	cancel()
 	replicas.Wait()
@@ -187,7 +194,9 @@ func TestTheDatabaseRefusesWhoWasOvertaken(t *testing.T) {
 	require.ErrorIs(t, setBalance(paused, db, "a", 11), errOvertaken)
 	require.Equal(t, 30, stored())
 	require.ErrorIs(t, setBalance(t.Context(), db, "a", 12), etcdlock.ErrNotHeld)
-	require.ErrorIs(t, mu.Do(t.Context(), func(ctx context.Context) error { return setBalance(ctx, db, "b", 1) }), errOvertaken)
+	require.ErrorIs(t, mu.Do(t.Context(), func(ctx context.Context) error {
+		return setBalance(ctx, db, "b", 1)
+	}), errOvertaken)
 }
 
 // The late write of an older holder comes between the read and the write of the new one.
@@ -214,7 +223,10 @@ func TestALateWriteDoesNotComeBetweenAReadAndItsWrite(t *testing.T) {
 		return setBalance(ctx, db, "a", now-1)
 	}))
 	left := 0
-	require.NoError(t, mu.Do(t.Context(), func(ctx context.Context) (err error) { left, err = balance(ctx, db, "a"); return err }))
+	require.NoError(t, mu.Do(t.Context(), func(ctx context.Context) (err error) {
+		left, err = balance(ctx, db, "a")
+		return err
+	}))
 	require.Equal(t, 9, left)
 	_, err := balance(t.Context(), db, "a")
 	require.ErrorIs(t, err, etcdlock.ErrNotHeld)
@@ -255,7 +267,9 @@ func TestTransfersInBothDirectionsGetThrough(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, transfer(t.Context(), session, db, "a", "b", 3, fine), errOvertaken)
 	unsure := errors.New("unsure")
-	require.ErrorIs(t, transfer(t.Context(), session, db, "a", "b", 3, func(context.Context) error { return unsure }), unsure)
+	require.ErrorIs(t, transfer(t.Context(), session, db, "a", "b", 3, func(context.Context) error {
+		return unsure
+	}), unsure)
 	a, b = balances()
 	require.Equal(t, []int{60, 140}, []int{a, b})
 }
@@ -321,7 +335,8 @@ func TestAMutexPerRequestCostsWhatItsLockCosts(t *testing.T) {
 		mu := use(etcdlock.New(client, fmt.Sprintf("orders/%d", i)))
 		require.NoError(t, mu.Close(t.Context()))
 	}
-	require.Equal(t, fmt.Sprintf("LeaseGrant %d, LeaseRevoke %d, Txn %d", requests, requests, 2*requests),
+	require.Equal(t, fmt.Sprintf("LeaseGrant %d, LeaseRevoke %d, Txn %d", requests, requests,
+		2*requests),
 		counter.Since(before).String())
 }
 
@@ -332,7 +347,8 @@ func TestASchemaIsMigratedOnce(t *testing.T) {
 		`CREATE TABLE goods (id INTEGER)`, // fails if it runs twice
 		`ALTER TABLE goods ADD COLUMN price INTEGER`,
 	}
-	for _, known := range [][]string{steps, append(steps, `ALTER TABLE goods ADD COLUMN colour TEXT`)} {
+	for _, known := range [][]string{steps,
+		append(steps, `ALTER TABLE goods ADD COLUMN colour TEXT`)} {
 		var processes sync.WaitGroup
 		for range 5 {
 			processes.Go(func() {
@@ -361,7 +377,10 @@ func TestAShortJobRunsOnceThoughClocksDiffer(t *testing.T) {
 	var ran atomic.Int64
 	for range 5 { // one after the other: each comes when the job before is over
 		s := contract.NewSession(t, newClient(t))
-		did, err := runOnce(t.Context(), s, t.Name(), func(context.Context) error { ran.Add(1); return nil })
+		did, err := runOnce(t.Context(), s, t.Name(), func(context.Context) error {
+			ran.Add(1)
+			return nil
+		})
 		require.NoError(t, err)
 		require.Equal(t, ran.Load() == 1 && did, did)
 		require.NoError(t, s.Close(t.Context()), "the machine exits")
@@ -371,7 +390,10 @@ func TestAShortJobRunsOnceThoughClocksDiffer(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, etcdlock.Break(t.Context(), newClient(t), c[0]))
 
-	did, err := runOnce(t.Context(), contract.NewSession(t, newClient(t)), t.Name(), func(context.Context) error { return os.ErrInvalid })
+	did, err := runOnce(t.Context(), contract.NewSession(t, newClient(t)),
+		t.Name(), func(context.Context) error {
+			return os.ErrInvalid
+		})
 	require.ErrorIs(t, err, os.ErrInvalid)
 	require.True(t, did)
 	c, err = etcdlock.Contenders(t.Context(), newClient(t), "cron/"+t.Name())
@@ -379,8 +401,8 @@ func TestAShortJobRunsOnceThoughClocksDiffer(t *testing.T) {
 	require.NoError(t, etcdlock.Break(t.Context(), newClient(t), c[0]))
 }
 
-// The next process goes on with the hold that is stored. Nobody gets in between. If there is none to
-// go on with it locks.
+// The next process goes on with the hold that is stored. Nobody gets in between. If there is none
+// to go on with it locks.
 func TestAHoldIsHandedDownToTheNextProcess(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hold")
 	first := contract.NewSession(t, newClient(t))
@@ -408,8 +430,8 @@ func TestAHoldIsHandedDownToTheNextProcess(t *testing.T) {
 	require.NoError(t, h.Unlock(t.Context()))
 }
 
-// A job of a millisecond runs once in each slot, though a scheduler begins the slots 20 ms after the
-// other one, when the job is over.
+// A job of a millisecond runs once in each slot, though a scheduler begins the slots 20 ms after
+// the other one, when the job is over.
 func TestGocronRunsEachSlotOnceThoughASchedulerIsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
@@ -430,7 +452,8 @@ func TestGocronRunsEachSlotOnceThoughASchedulerIsBehind(t *testing.T) {
 				due = append(due, start.Add(slot+behind))
 			}
 			session := contract.NewSession(t, etcd.Client())
-			scheduler, err := schedule(session, gocron.OneTimeJob(gocron.OneTimeJobStartDateTimes(due...)), report)
+			scheduler, err := schedule(session, gocron.OneTimeJob(gocron.OneTimeJobStartDateTimes(due...)),
+				report)
 			require.NoError(t, err)
 			defer scheduler.Shutdown()
 		}
@@ -444,14 +467,17 @@ func TestGocronRunsEachSlotOnceThoughASchedulerIsBehind(t *testing.T) {
 
 func TestGocronRunsJobsOnTheMachineThatLeads(t *testing.T) {
 	mutexes := []*etcdlock.Mutex{
-		contract.NewMutex(t, newClient(t), "leader/cron"), contract.NewMutex(t, newClient(t), "leader/cron"),
+		contract.NewMutex(t, newClient(t), "leader/cron"),
+		contract.NewMutex(t, newClient(t), "leader/cron"),
 	}
 	require.NoError(t, mutexes[1].Lock(t.Context()))
 	var ran [2]atomic.Int64
 	for machine, mu := range mutexes {
 		scheduler, err := scheduleWhereLed(mu)
 		require.NoError(t, err)
-		_, err = scheduler.NewJob(gocron.DurationJob(20*time.Millisecond), gocron.NewTask(func() { ran[machine].Add(1) }))
+		_, err = scheduler.NewJob(gocron.DurationJob(20*time.Millisecond), gocron.NewTask(func() {
+			ran[machine].Add(1)
+		}))
 		require.NoError(t, err)
 		scheduler.Start()
 		t.Cleanup(func() { require.NoError(t, scheduler.Shutdown()) })
@@ -473,7 +499,11 @@ func TestTheCommandRunsOnce(t *testing.T) {
 		return nil
 	})
 	require.Zero(t, status)
-	require.Equal(t, 1, command(client, func(context.Context) error { return errors.New("disk full") }))
+	require.Equal(t, 1, command(client, func(context.Context) error {
+		return errors.New("disk full")
+	}))
 	// The error of its work is about another lock, and says nothing about this one.
-	require.Equal(t, 1, command(client, func(ctx context.Context) error { return &etcdlock.LockedError{Name: "other"} }))
+	require.Equal(t, 1, command(client, func(ctx context.Context) error {
+		return &etcdlock.LockedError{Name: "other"}
+	}))
 }

@@ -25,7 +25,8 @@ func TestABasketIsSoldAsAWholeOrNotAtAll(t *testing.T) {
 	db := newStock(t)
 	remaining := func() (of [3]int) {
 		for i := range of {
-			require.NoError(t, db.QueryRow(`SELECT remaining FROM stock WHERE item = $1`, fmt.Sprint(i)).Scan(&of[i]))
+			require.NoError(t, db.QueryRow(`SELECT remaining FROM stock WHERE item = $1`,
+				fmt.Sprint(i)).Scan(&of[i]))
 		}
 		return of
 	}
@@ -78,7 +79,9 @@ func TestABasketThatIsNotPaidInTimeIsNotSold(t *testing.T) {
 		require.Equal(t, 30, left)
 	}
 	refused := errors.New("card refused")
-	require.ErrorIs(t, buy(t.Context(), session, db, []string{"0", "1"}, func(context.Context) error { return refused }), refused)
+	require.ErrorIs(t, buy(t.Context(), session, db, []string{"0", "1"}, func(context.Context) error {
+		return refused
+	}), refused)
 	untouched()
 	require.ErrorIs(t, buy(t.Context(), session, db, []string{"0", "1"}, func(context.Context) error {
 		_, err := db.Exec(`UPDATE stock SET token = token + 1 WHERE item = '1'`)
@@ -100,7 +103,8 @@ func TestAPoolStaysWithinItsLimit(t *testing.T) {
 	run := func(weight int) func(context.Context) error {
 		return func(context.Context) error {
 			now := inside.Add(int64(weight))
-			for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
+			for before := most.Load(); now > before &&
+				!most.CompareAndSwap(before, now); before = most.Load() {
 			}
 			time.Sleep(time.Millisecond) // the work
 			inside.Add(int64(-weight))
@@ -192,7 +196,9 @@ func TestTheLeadIsHandedOverBetweenTwoSteps(t *testing.T) {
 		require.Eventually(t, func() bool { return lead.Load() > 0 }, contract.Patience, time.Millisecond)
 		before := lead.Load()
 		require.NoError(t, handOver(contract.Patient(t), client, name, time.Minute))
-		require.Eventually(t, func() bool { return lead.Load() != before }, contract.Patience, time.Millisecond)
+		require.Eventually(t, func() bool {
+			return lead.Load() != before
+		}, contract.Patience, time.Millisecond)
 	}
 	cancel()
 	replicas.Wait()
@@ -220,7 +226,10 @@ func TestAProxyFollowsTheLeader(t *testing.T) {
 	}
 	answers := func(want string) {
 		t.Helper()
-		require.Eventually(t, func() bool { status, body := get(); return status == http.StatusOK && body == want },
+		require.Eventually(t, func() bool {
+			status, body := get()
+			return status == http.StatusOK && body == want
+		},
 			contract.Patience, time.Millisecond)
 	}
 	status, _ := get()
@@ -245,7 +254,9 @@ func TestAProxyFollowsTheLeader(t *testing.T) {
 	require.NoError(t, replicas[1].Lock(t.Context()))
 	answers("two")
 	require.NoError(t, replicas[1].Unlock(t.Context()))
-	require.Eventually(t, func() bool { return f.leader.Load() == nil }, contract.Patience, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return f.leader.Load() == nil
+	}, contract.Patience, time.Millisecond)
 	status, _ = get()
 	require.Equal(t, http.StatusServiceUnavailable, status)
 	cancel()
@@ -269,9 +280,10 @@ func TestALeaderTellsWhereItServes(t *testing.T) {
 		leads, stop := context.WithCancel(t.Context())
 		over := make(chan error, 1)
 		go func() {
-			over <- leadAt(leads, mu, "127.0.0.1", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				fmt.Fprint(w, i)
-			}))
+			over <- leadAt(leads, mu, "127.0.0.1",
+				http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					fmt.Fprint(w, i)
+				}))
 		}()
 		require.Eventually(t, func() bool {
 			w := httptest.NewRecorder()
@@ -280,7 +292,9 @@ func TestALeaderTellsWhereItServes(t *testing.T) {
 		}, contract.Patience, time.Millisecond)
 		stop()
 		require.ErrorIs(t, <-over, context.Canceled)
-		require.Eventually(t, func() bool { return f.leader.Load() == nil }, contract.Patience, time.Millisecond)
+		require.Eventually(t, func() bool {
+			return f.leader.Load() == nil
+		}, contract.Patience, time.Millisecond)
 	}
 	end()
 	require.ErrorIs(t, <-follows, context.Canceled)
@@ -298,12 +312,14 @@ func TestACopyIsGoodUntilTheOriginalChanges(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
 		reads, err := s.RWMutex(name, etcdlock.WithRecall(time.Minute))
 		require.NoError(t, err)
-		changes, err := s.RWMutex(name, etcdlock.WithAsk(etcdlock.RecallRequest{Reason: "a change", Grace: time.Second}))
+		changes, err := s.RWMutex(name,
+			etcdlock.WithAsk(etcdlock.RecallRequest{Reason: "a change", Grace: time.Second}))
 		require.NoError(t, err)
-		caches = append(caches, &cache[int64]{reads: reads, changes: changes, load: func(context.Context) (int64, error) {
-			loads.Add(1)
-			return original.Load(), nil
-		}})
+		caches = append(caches, &cache[int64]{reads: reads, changes: changes,
+			load: func(context.Context) (int64, error) {
+				loads.Add(1)
+				return original.Load(), nil
+			}})
 	}
 	read := func(c *cache[int64]) {
 		before := original.Load()

@@ -114,7 +114,8 @@ func TestWorkThatWasThereBeforeTheHoldEndsWithIt(t *testing.T) {
 // A candidate whose lease is lost leads no more, and can be elected again by the next Await.
 func TestAnElectionCanBeEnteredAgainAfterALoss(t *testing.T) {
 	machines(t, func(t *testing.T, a, b machine, cut func() func()) {
-		first, second := &election{session: a.session, name: "log/7"}, &election{session: b.session, name: "log/7"}
+		first, second := &election{session: a.session, name: "log/7"},
+			&election{session: b.session, name: "log/7"}
 		leads := func(e *election) bool {
 			ctx, err := e.WithMastership(t.Context())
 			require.NoError(t, err)
@@ -159,7 +160,8 @@ func TestALockStoreExpiresAndKnowsItsOwners(t *testing.T) {
 		first, second := &lockStore{a.client, a.session}, &lockStore{b.client, b.session}
 		try := func(s *lockStore, owner string, want bool) {
 			t.Helper()
-			got, err := s.TryLock(t.Context(), tryLockRequest{ResourceID: "file/1", LockOwner: owner, ExpiryInSeconds: 60})
+			got, err := s.TryLock(t.Context(),
+				tryLockRequest{ResourceID: "file/1", LockOwner: owner, ExpiryInSeconds: 60})
 			require.NoError(t, err)
 			require.Equal(t, want, got)
 		}
@@ -187,7 +189,8 @@ func TestALockStoreExpiresAndKnowsItsOwners(t *testing.T) {
 		unlock(second, "vader", lockBelongsToOthers)
 		unlock(second, "luke", unlocked)
 
-		for _, r := range []tryLockRequest{{"file/1", "", 60}, {"file/1", "vader", 0}, {"", "vader", 60}} {
+		for _, r := range []tryLockRequest{{"file/1", "", 60}, {"file/1", "vader", 0},
+			{"", "vader", 60}} {
 			_, err := second.TryLock(t.Context(), r)
 			require.Error(t, err, "%+v", r)
 		}

@@ -100,7 +100,9 @@ func leadInSteps(ctx context.Context, mu *etcdlock.Mutex, step func(context.Cont
 }
 
 // handOver asks whoever leads to give the lead back, and waits until that one has.
-func handOver(ctx context.Context, client *clientv3.Client, name string, grace time.Duration) error {
+func handOver(
+	ctx context.Context, client *clientv3.Client, name string, grace time.Duration,
+) error {
 	var asked int64
 	for leader, err := range etcdlock.WatchHolder(ctx, client, name) {
 		if err != nil {
@@ -120,7 +122,8 @@ func handOver(ctx context.Context, client *clientv3.Client, name string, grace t
 	return context.Cause(ctx)
 }
 
-// handDown ends the hold in this process, and stores it for the next one. work has returned by then.
+// handDown ends the hold in this process, and stores it for the next one. work has returned by
+// then.
 func handDown(ctx context.Context, h *etcdlock.Hold, file string) error {
 	d, err := h.Detach(ctx, time.Minute) // for the start of the next process
 	if err != nil {
@@ -205,8 +208,8 @@ func leading(mu *etcdlock.Mutex, h http.Handler) http.HandlerFunc {
 	}
 }
 
-// A cache has a copy of something that all processes read and few change. The copy is good while the
-// process holds the name for reading, and so it keeps that hold until a writer asks for it.
+// A cache has a copy of something that all processes read and few change. The copy is good while
+// the process holds the name for reading, and so it keeps that hold until a writer asks for it.
 type cache[T any] struct {
 	reads   *etcdlock.RWMutex // with WithRecall: how long a load may take
 	changes *etcdlock.RWMutex // of the same name, with WithAsk: it asks for the copies
@@ -263,7 +266,8 @@ func balance(ctx context.Context, db *sql.DB, account string) (balance int, err 
 		return 0, etcdlock.ErrNotHeld
 	}
 	err = db.QueryRowContext(ctx,
-		`UPDATE accounts SET token = $1 WHERE id = $2 AND token <= $1 RETURNING balance`, token, account).Scan(&balance)
+		`UPDATE accounts SET token = $1 WHERE id = $2 AND token <= $1 RETURNING balance`, token,
+		account).Scan(&balance)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = errOvertaken
 	}
@@ -277,7 +281,8 @@ func setBalance(ctx context.Context, db *sql.DB, account string, balance int) er
 		return etcdlock.ErrNotHeld
 	}
 	result, err := db.ExecContext(ctx,
-		`UPDATE accounts SET balance = $1, token = $2 WHERE id = $3 AND token <= $2`, balance, token, account)
+		`UPDATE accounts SET balance = $1, token = $2 WHERE id = $3 AND token <= $2`, balance,
+		token, account)
 	if err != nil {
 		return err
 	}
@@ -289,7 +294,8 @@ func setBalance(ctx context.Context, db *sql.DB, account string, balance int) er
 
 // transfer moves an amount between two accounts, in one SQL transaction, while it holds both. check
 // may take its time: nobody else changes them meanwhile.
-func transfer(ctx context.Context, session *etcdlock.Session, db *sql.DB, from, to string, amount int,
+func transfer(ctx context.Context, session *etcdlock.Session, db *sql.DB, from, to string,
+	amount int,
 	check func(ctx context.Context) error,
 ) error {
 	names := []string{"accounts/" + from, "accounts/" + to} // in any order
@@ -371,7 +377,9 @@ type job struct {
 
 // work runs jobs in n goroutines of this process, until the channel is closed. With all other
 // processes together it stays within the limit of the pool. done gets the error of each job.
-func work(ctx context.Context, pool *etcdlock.Semaphore, n int, jobs <-chan job, done func(job, error)) {
+func work(
+	ctx context.Context, pool *etcdlock.Semaphore, n int, jobs <-chan job, done func(job, error),
+) {
 	var workers sync.WaitGroup
 	for range n {
 		workers.Go(func() {
@@ -385,7 +393,9 @@ func work(ctx context.Context, pool *etcdlock.Semaphore, n int, jobs <-chan job,
 
 // booking serves POST /seats/{seat}, one request at a time for each seat, on any number of
 // machines. The Session is made once.
-func booking(session *etcdlock.Session, book func(ctx context.Context, seat string) error) http.HandlerFunc {
+func booking(
+	session *etcdlock.Session, book func(ctx context.Context, seat string) error,
+) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		seat := r.PathValue("seat")
 		mu, err := session.Mutex("seats/"+seat, etcdlock.WithAcquireTimeout(2*time.Second))
@@ -409,7 +419,8 @@ func booking(session *etcdlock.Session, book func(ctx context.Context, seat stri
 }
 
 // migrate brings a schema up to date, once, however many processes start at the same time.
-// Each step and its number are one transaction, so that a process that was overtaken undoes its own.
+// Each step and its number are one transaction, so that a process that was overtaken undoes its
+// own.
 func migrate(ctx context.Context, client *clientv3.Client, db *sql.DB, steps []string) error {
 	mu, err := etcdlock.New(client, "migrations/shop", etcdlock.WithAcquireTimeout(time.Minute))
 	if err != nil {
@@ -418,7 +429,8 @@ func migrate(ctx context.Context, client *clientv3.Client, db *sql.DB, steps []s
 	defer mu.Close(ctx)
 	return mu.Do(ctx, func(ctx context.Context) error {
 		var version int
-		if err := db.QueryRowContext(ctx, `SELECT version FROM schema_version`).Scan(&version); err != nil {
+		row := db.QueryRowContext(ctx, `SELECT version FROM schema_version`)
+		if err := row.Scan(&version); err != nil {
 			return err
 		}
 		for ; version < len(steps); version++ {
@@ -450,8 +462,10 @@ func step(ctx context.Context, db *sql.DB, version int, statement string) error 
 	return tx.Commit()
 }
 
-// schedule starts a scheduler on one of many machines. Each time that report is due one of them runs it.
-func schedule(session *etcdlock.Session, due gocron.JobDefinition, report func(ctx context.Context) error,
+// schedule starts a scheduler on one of many machines. Each time that report is due one of them
+// runs it.
+func schedule(session *etcdlock.Session, due gocron.JobDefinition,
+	report func(ctx context.Context) error,
 ) (gocron.Scheduler, error) {
 	locker, err := etcdlockgocron.NewLocker(session, "cron/", 5*time.Second)
 	if err != nil {
@@ -471,8 +485,8 @@ func schedule(session *etcdlock.Session, due gocron.JobDefinition, report func(c
 	return scheduler, nil
 }
 
-// scheduleWhereLed returns a scheduler whose jobs run while this process holds mu: by Lock, or by Lead
-// as in lead.
+// scheduleWhereLed returns a scheduler whose jobs run while this process holds mu: by Lock, or by
+// Lead as in lead.
 func scheduleWhereLed(mu *etcdlock.Mutex) (gocron.Scheduler, error) {
 	elector, err := etcdlockgocron.NewElector(mu)
 	if err != nil {

@@ -85,7 +85,8 @@ func TestUnreachableEtcdIsAnErrorAndNotAHang(t *testing.T) {
 
 func TestOrdersAreSoldEntirelyOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	stdout := demoEnds(t, exitGood, "-orders", "-ttl", "1m", "-workers", "3", "-requests", "60", "-stock", "80")
+	stdout := demoEnds(t, exitGood, "-orders", "-ttl", "1m", "-workers", "3", "-requests", "60",
+		"-stock", "80")
 	requireRow(t, stdout, "oversold", "0")
 	requireRow(t, stdout, "stock files wrong", "0")
 	requireRow(t, stdout, "tokens going back", "0")

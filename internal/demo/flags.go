@@ -44,15 +44,20 @@ func newFlagSet(c *config, endpoints *string) *flag.FlagSet {
 	fs.IntVar(&c.workers, "workers", 4, "worker processes")
 	fs.IntVar(&c.requests, "requests", 500, "purchase requests")
 	fs.IntVar(&c.stock, "stock", 300, "items to sell")
-	fs.DurationVar(&c.ttl, "ttl", 0, "how long a crashed holder blocks the others\n(default 5s, with -crash 2s)")
+	fs.DurationVar(&c.ttl, "ttl", 0,
+		"how long a crashed holder blocks the others\n(default 5s, with -crash 2s)")
 	fs.BoolVar(&c.noLock, "no-lock", false, "leave the lock out and see what happens")
 	fs.BoolVar(&c.crash, "crash", false, "kill a worker while it holds the lock")
-	fs.BoolVar(&c.recall, "recall", false, "instead of the sale, move one long work between workers:\neach holder is recalled and hands over")
-	fs.BoolVar(&c.orders, "orders", false, "sell baskets of 1 to 4 articles, each entirely or not at all")
-	fs.StringVar(endpoints, "endpoints", "", "comma separated `addresses` of a real cluster to use\ninstead of an etcd of its own")
+	fs.BoolVar(&c.recall, "recall", false,
+		"instead of the sale, move one long work between workers:\neach holder is recalled and hands over")
+	fs.BoolVar(&c.orders, "orders", false,
+		"sell baskets of 1 to 4 articles, each entirely or not at all")
+	fs.StringVar(endpoints, "endpoints", "",
+		"comma separated `addresses` of a real cluster to use\ninstead of an etcd of its own")
 	fs.StringVar(&c.cluster.User, "user", "", "`name` of an etcd user who may write below "+lockPrefix)
 	fs.StringVar(&c.cluster.Password, "password", "", "`secret` of that user")
-	fs.StringVar(&c.cluster.CACert, "cacert", "", "`file` of the authority that signed the cluster's certificates")
+	fs.StringVar(&c.cluster.CACert, "cacert", "",
+		"`file` of the authority that signed the cluster's certificates")
 	fs.StringVar(&c.cluster.Cert, "cert", "", "`file` of the client certificate")
 	fs.StringVar(&c.cluster.Key, "key", "", "`file` of the client certificate's key")
 	return fs

@@ -158,9 +158,10 @@ func holdSale(ctx context.Context, cfg config, stdout io.Writer) (faults []strin
 		return r.report(stdout)
 	}
 	if cfg.orders {
-		fmt.Fprintf(stdout, "Orders: %d articles, %d items of each, %d orders, %d worker processes.\n%s\n"+
-			"An order reads the stock of 1 to %d articles, takes %v for the payment\n"+
-			"and writes all of them back.\n\n",
+		fmt.Fprintf(stdout,
+			"Orders: %d articles, %d items of each, %d orders, %d worker processes.\n%s\n"+
+				"An order reads the stock of 1 to %d articles, takes %v for the payment\n"+
+				"and writes all of them back.\n\n",
 			articles, cfg.itemsEach(), cfg.requests, cfg.workers, where, basketMax, payment)
 		if err := s.run(ctx); err != nil {
 			return nil, err

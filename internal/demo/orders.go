@@ -104,7 +104,9 @@ type orderVerdict struct {
 
 // judgeOrders compares the journal with the stock files (items of each article at
 // the start, left at the end) and with the answers to 1..requests.
-func judgeOrders(items int, left []int, requests int, journal []record, answers map[int]record, locked bool) orderVerdict {
+func judgeOrders(
+	items int, left []int, requests int, journal []record, answers map[int]record, locked bool,
+) orderVerdict {
 	var v orderVerdict
 	type item struct{ article, number int }
 	soldBefore := make(map[item]bool)

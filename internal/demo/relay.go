@@ -118,10 +118,12 @@ type relayVerdict struct {
 	lost       int // steps that were begun and not ended, or never begun
 	twice      int // steps that were begun a second time
 	tokensBack int // holds whose token is not above the one before
-	unfollowed int // recalls that the holder did not notice, or after which it did not leave, or no other took over
+	// recalls that the holder did not notice, or after which it did not leave, or no other took over
+	unfollowed int
 	unasked    int // hand-overs without a recall
 
-	noticed, moved []time.Duration // from the recall until the holder noticed, and until the next one began a step
+	// from the recall until the holder noticed, and until the next one began a step
+	noticed, moved []time.Duration
 }
 
 // judgeRelay compares the journal with the file that has the work, and with the recalls
@@ -262,7 +264,8 @@ func (r *relay) report(w io.Writer) (faults []string, err error) {
 
 	fmt.Fprintln(w)
 	if len(faults) == 0 {
-		fmt.Fprintf(w, "OK: the work moved %d times, without a gap and without an overlap.\n", len(v.moved))
+		fmt.Fprintf(w, "OK: the work moved %d times, without a gap and without an overlap.\n",
+			len(v.moved))
 	}
 	for _, fault := range faults {
 		fmt.Fprintf(w, "FAILED: %s.\n", fault)

@@ -28,7 +28,9 @@ type verdict struct {
 // judge compares the journal with the stock file (items at the start, left at the end) and
 // with the answers that the workers gave to 1..requests. Only a sale with a lock has tokens
 // to judge.
-func judge(items, left, requests int, journal []record, answers map[int]record, locked bool) verdict {
+func judge(
+	items, left, requests int, journal []record, answers map[int]record, locked bool,
+) verdict {
 	v := verdict{tokensBackAt: -1}
 	soldBefore := make(map[int]bool)
 	decided := make(map[int]record)

@@ -171,7 +171,8 @@ func (s *sale) handle(ctx context.Context, ev event) error {
 	case ev.ended:
 		p.ended = true
 		if s.crash == nil || s.crash.victim != p {
-			s.notes = append(s.notes, fmt.Sprintf("%v ended early (%v); others took over", p, p.cmd.ProcessState))
+			s.notes = append(s.notes,
+				fmt.Sprintf("%v ended early (%v); others took over", p, p.cmd.ProcessState))
 		}
 		if err := s.resolve(p); err != nil {
 			return err
@@ -281,7 +282,8 @@ func (s *sale) kill(ctx context.Context, p *process, token int64) error {
 	if err := p.cmd.Process.Kill(); err != nil {
 		return fmt.Errorf("killing %v: %w", p, err)
 	}
-	s.progress.line("%v holds the lock, has read the stock\nand has not written it: killed. Processes in line behind it: %d.",
+	s.progress.line(
+		"%v holds the lock, has read the stock\nand has not written it: killed. Processes in line behind it: %d.",
 		p, len(line)-1)
 	return nil
 }

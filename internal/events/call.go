@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A CallKey is the key of a Call in the context of a call that locks: a Trace's Start puts it there.
+// A CallKey is the key of a Call in the context of a call that locks: a Trace's Start puts it
+// there.
 type CallKey struct{}
 
 // A Call learns of the hold of a call at once, in the goroutine of the call. etcdlockotel has the

@@ -261,7 +261,9 @@ func (s *Server) Keys(prefix string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	kvs := s.store.within([]byte(prefix), []byte(clientv3.GetPrefixRangeEnd(prefix)), s.store.Rev())
-	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return int(a.CreateRevision - b.CreateRevision) })
+	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int {
+		return int(a.CreateRevision - b.CreateRevision)
+	})
 	keys := make([]string, len(kvs))
 	for i, kv := range kvs {
 		keys[i] = string(kv.Key)

@@ -77,7 +77,9 @@ func deleting(in *pb.DeleteRangeRequest) *pb.TxnRequest {
 
 type kvClient struct{ *port }
 
-func (k *kvClient) Txn(ctx context.Context, in *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+func (k *kvClient) Txn(
+	ctx context.Context, in *pb.TxnRequest, _ ...grpc.CallOption,
+) (*pb.TxnResponse, error) {
 	c := Call{Method: Txn}
 	for _, op := range in.Success {
 		if put := op.GetRequestPut(); put != nil {
@@ -93,21 +95,26 @@ func (k *kvClient) Txn(ctx context.Context, in *pb.TxnRequest, _ ...grpc.CallOpt
 	return send(ctx, k.port, c, func() (*pb.TxnResponse, error) { return k.s.txn(in) })
 }
 
-func (k *kvClient) Range(ctx context.Context, in *pb.RangeRequest, _ ...grpc.CallOption) (*pb.RangeResponse, error) {
-	return send(ctx, k.port, Call{Method: Range, Gets: []string{string(in.Key)}}, func() (*pb.RangeResponse, error) {
-		k.s.mu.Lock()
-		defer k.s.mu.Unlock()
-		reply, err := k.s.store.Now().Range(in)
-		if err != nil {
-			return nil, err
-		}
-		k.s.fill(reply.Header)
-		cloneAll(reply.Kvs)
-		return reply, nil
-	})
+func (k *kvClient) Range(
+	ctx context.Context, in *pb.RangeRequest, _ ...grpc.CallOption,
+) (*pb.RangeResponse, error) {
+	return send(ctx, k.port,
+		Call{Method: Range, Gets: []string{string(in.Key)}}, func() (*pb.RangeResponse, error) {
+			k.s.mu.Lock()
+			defer k.s.mu.Unlock()
+			reply, err := k.s.store.Now().Range(in)
+			if err != nil {
+				return nil, err
+			}
+			k.s.fill(reply.Header)
+			cloneAll(reply.Kvs)
+			return reply, nil
+		})
 }
 
-func (k *kvClient) Put(ctx context.Context, in *pb.PutRequest, _ ...grpc.CallOption) (*pb.PutResponse, error) {
+func (k *kvClient) Put(
+	ctx context.Context, in *pb.PutRequest, _ ...grpc.CallOption,
+) (*pb.PutResponse, error) {
 	c := Call{Method: Put, Puts: []string{string(in.Key)}}
 	return send(ctx, k.port, c, func() (*pb.PutResponse, error) {
 		reply, err := k.s.txn(putting(in))
@@ -120,7 +127,9 @@ func (k *kvClient) Put(ctx context.Context, in *pb.PutRequest, _ ...grpc.CallOpt
 	})
 }
 
-func (k *kvClient) DeleteRange(ctx context.Context, in *pb.DeleteRangeRequest, _ ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
+func (k *kvClient) DeleteRange(
+	ctx context.Context, in *pb.DeleteRangeRequest, _ ...grpc.CallOption,
+) (*pb.DeleteRangeResponse, error) {
 	c := Call{Method: Delete, Deletes: []string{string(in.Key)}}
 	return send(ctx, k.port, c, func() (*pb.DeleteRangeResponse, error) {
 		reply, err := k.s.txn(deleting(in))
@@ -133,7 +142,9 @@ func (k *kvClient) DeleteRange(ctx context.Context, in *pb.DeleteRangeRequest, _
 	})
 }
 
-func (k *kvClient) Compact(ctx context.Context, in *pb.CompactionRequest, _ ...grpc.CallOption) (*pb.CompactionResponse, error) {
+func (k *kvClient) Compact(
+	ctx context.Context, in *pb.CompactionRequest, _ ...grpc.CallOption,
+) (*pb.CompactionResponse, error) {
 	return send(ctx, k.port, Call{Method: Compact}, func() (*pb.CompactionResponse, error) {
 		k.s.mu.Lock()
 		defer k.s.mu.Unlock()
@@ -144,11 +155,14 @@ func (k *kvClient) Compact(ctx context.Context, in *pb.CompactionRequest, _ ...g
 	})
 }
 
-func (k *kvClient) RangeStream(context.Context, *pb.RangeRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[pb.RangeStreamResponse], error) {
+func (k *kvClient) RangeStream(
+	context.Context, *pb.RangeRequest, ...grpc.CallOption,
+) (grpc.ServerStreamingClient[pb.RangeStreamResponse], error) {
 	return nil, Absent("/etcdserverpb.KV/RangeStream")
 }
 
 // Absent is the answer of a method that the server does not have.
 func Absent(method string) error {
-	return status.Error(codes.Unimplemented, "the etcd in memory does not have "+method+": test that with a real etcd")
+	return status.Error(codes.Unimplemented, "the etcd in memory does not have "+method+
+		": test that with a real etcd")
 }

@@ -127,7 +127,9 @@ func newLeaseClient(p *port, client *clientv3.Client) *leaseClient {
 	return &leaseClient{clientv3.NewLeaseFromLeaseClient(remote, client, time.Second), remote}
 }
 
-func (l *leaseClient) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+func (l *leaseClient) KeepAliveOnce(
+	ctx context.Context, id clientv3.LeaseID,
+) (*clientv3.LeaseKeepAliveResponse, error) {
 	reply, err := l.remote.renew(ctx, id)
 	return reply, clientv3.ContextError(ctx, err)
 }
@@ -136,7 +138,9 @@ func (l *leaseClient) KeepAliveOnce(ctx context.Context, id clientv3.LeaseID) (*
 type leaseService struct{ *port }
 
 // sendLease is send for the methods of leases.
-func sendLease[R any](ctx context.Context, l *leaseService, method string, id int64, apply func() (R, error)) (R, error) {
+func sendLease[R any](
+	ctx context.Context, l *leaseService, method string, id int64, apply func() (R, error),
+) (R, error) {
 	return send(ctx, l.port, Call{Method: method, Lease: clientv3.LeaseID(id)}, func() (R, error) {
 		l.s.mu.Lock()
 		defer l.s.mu.Unlock()
@@ -144,7 +148,9 @@ func sendLease[R any](ctx context.Context, l *leaseService, method string, id in
 	})
 }
 
-func (l *leaseService) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest, _ ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {
+func (l *leaseService) LeaseGrant(
+	ctx context.Context, in *pb.LeaseGrantRequest, _ ...grpc.CallOption,
+) (*pb.LeaseGrantResponse, error) {
 	reply, err := sendLease(ctx, l, Grant, 0, func() (*clientv3.LeaseGrantResponse, error) {
 		if in.TTL > maxTTL {
 			return nil, rpctypes.ErrGRPCLeaseTTLTooLarge
@@ -156,15 +162,19 @@ func (l *leaseService) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest,
 		}
 		l.s.origins[id] = &LeaseUse{Process: l.process, TTL: time.Duration(ttl) * time.Second}
 		l.s.runLocked(id, ttl)
-		return &clientv3.LeaseGrantResponse{ResponseHeader: l.s.header(), ID: clientv3.LeaseID(id), TTL: ttl}, nil
+		return &clientv3.LeaseGrantResponse{ResponseHeader: l.s.header(), ID: clientv3.LeaseID(id),
+			TTL: ttl}, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &pb.LeaseGrantResponse{Header: reply.ResponseHeader, ID: int64(reply.ID), TTL: reply.TTL}, nil
+	return &pb.LeaseGrantResponse{Header: reply.ResponseHeader, ID: int64(reply.ID), TTL: reply.TTL},
+		nil
 }
 
-func (l *leaseService) LeaseRevoke(ctx context.Context, in *pb.LeaseRevokeRequest, _ ...grpc.CallOption) (*pb.LeaseRevokeResponse, error) {
+func (l *leaseService) LeaseRevoke(
+	ctx context.Context, in *pb.LeaseRevokeRequest, _ ...grpc.CallOption,
+) (*pb.LeaseRevokeResponse, error) {
 	reply, err := sendLease(ctx, l, Revoke, in.ID, func() (*clientv3.LeaseRevokeResponse, error) {
 		if !l.s.revokeLocked(in.ID) {
 			return nil, rpctypes.ErrGRPCLeaseNotFound
@@ -175,7 +185,9 @@ func (l *leaseService) LeaseRevoke(ctx context.Context, in *pb.LeaseRevokeReques
 }
 
 // renew carries out one renewal.
-func (l *leaseService) renew(ctx context.Context, id clientv3.LeaseID) (*clientv3.LeaseKeepAliveResponse, error) {
+func (l *leaseService) renew(
+	ctx context.Context, id clientv3.LeaseID,
+) (*clientv3.LeaseKeepAliveResponse, error) {
 	return sendLease(ctx, l, KeepAlive, int64(id), func() (*clientv3.LeaseKeepAliveResponse, error) {
 		kept := l.s.leases[int64(id)]
 		if kept == nil {
@@ -183,13 +195,18 @@ func (l *leaseService) renew(ctx context.Context, id clientv3.LeaseID) (*clientv
 		}
 		kept.expires = time.Now().Add(kept.ttl)
 		kept.expiry.Reset(kept.ttl)
-		return &clientv3.LeaseKeepAliveResponse{ResponseHeader: l.s.header(), ID: id, TTL: int64(kept.ttl / time.Second)}, nil
+		return &clientv3.LeaseKeepAliveResponse{ResponseHeader: l.s.header(), ID: id,
+			TTL: int64(kept.ttl / time.Second)}, nil
 	})
 }
 
-func (l *leaseService) LeaseTimeToLive(ctx context.Context, in *pb.LeaseTimeToLiveRequest, _ ...grpc.CallOption) (*pb.LeaseTimeToLiveResponse, error) {
-	reply, err := sendLease(ctx, l, TimeToLive, in.ID, func() (*clientv3.LeaseTimeToLiveResponse, error) {
-		reply := &clientv3.LeaseTimeToLiveResponse{ResponseHeader: l.s.header(), ID: clientv3.LeaseID(in.ID), TTL: -1}
+func (l *leaseService) LeaseTimeToLive(
+	ctx context.Context, in *pb.LeaseTimeToLiveRequest, _ ...grpc.CallOption,
+) (*pb.LeaseTimeToLiveResponse, error) {
+	reply, err := sendLease(ctx, l, TimeToLive, in.ID, func() (*clientv3.LeaseTimeToLiveResponse,
+		error) {
+		reply := &clientv3.LeaseTimeToLiveResponse{ResponseHeader: l.s.header(),
+			ID: clientv3.LeaseID(in.ID), TTL: -1}
 		if known := l.s.leases[in.ID]; known != nil {
 			reply.TTL = int64(time.Until(known.expires) / time.Second)
 			reply.GrantedTTL = int64(known.ttl / time.Second)
@@ -206,11 +223,14 @@ func (l *leaseService) LeaseTimeToLive(ctx context.Context, in *pb.LeaseTimeToLi
 		return nil, err
 	}
 	return &pb.LeaseTimeToLiveResponse{
-		Header: reply.ResponseHeader, ID: int64(reply.ID), TTL: reply.TTL, GrantedTTL: reply.GrantedTTL, Keys: reply.Keys,
+		Header: reply.ResponseHeader, ID: int64(reply.ID), TTL: reply.TTL, GrantedTTL: reply.GrantedTTL,
+		Keys: reply.Keys,
 	}, nil
 }
 
-func (l *leaseService) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest, _ ...grpc.CallOption) (*pb.LeaseLeasesResponse, error) {
+func (l *leaseService) LeaseLeases(
+	ctx context.Context, _ *pb.LeaseLeasesRequest, _ ...grpc.CallOption,
+) (*pb.LeaseLeasesResponse, error) {
 	return sendLease(ctx, l, Leases, 0, func() (*pb.LeaseLeasesResponse, error) {
 		reply := &pb.LeaseLeasesResponse{Header: l.s.header()}
 		living := make([]*lease, 0, len(l.s.leases))
@@ -225,7 +245,9 @@ func (l *leaseService) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest
 	})
 }
 
-func (l *leaseService) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (grpc.BidiStreamingClient[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse], error) {
+func (l *leaseService) LeaseKeepAlive(
+	ctx context.Context, _ ...grpc.CallOption,
+) (grpc.BidiStreamingClient[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse], error) {
 	ctx, cancel := context.WithCancel(ctx)
 	return &renewals{on: l, ctx: ctx, cancel: cancel, more: make(chan struct{}, 1)}, nil
 }
@@ -275,7 +297,8 @@ func (s *renewals) Send(in *pb.LeaseKeepAliveRequest) error {
 		case err != nil:
 			answered <- renewal{err: err}
 		default:
-			answered <- renewal{reply: &pb.LeaseKeepAliveResponse{Header: reply.ResponseHeader, ID: in.ID, TTL: reply.TTL}}
+			answered <- renewal{reply: &pb.LeaseKeepAliveResponse{Header: reply.ResponseHeader, ID: in.ID,
+				TTL: reply.TTL}}
 		}
 	}()
 	return nil

@@ -48,13 +48,16 @@ func send[R any](ctx context.Context, p *port, c Call, apply func() (R, error)) 
 	for {
 		r, err := sendOnce(ctx, p, c, apply)
 		code := status.Code(err)
-		if code != codes.DeadlineExceeded && code != codes.Canceled || err == errClosing || ctx.Err() != nil {
+		if code != codes.DeadlineExceeded && code != codes.Canceled || err == errClosing ||
+			ctx.Err() != nil {
 			return r, err
 		}
 	}
 }
 
-func sendOnce[R any](ctx context.Context, p *port, c Call, apply func() (R, error)) (none R, _ error) {
+func sendOnce[R any](
+	ctx context.Context, p *port, c Call, apply func() (R, error),
+) (none R, _ error) {
 	type result struct {
 		reply R
 		err   error

@@ -100,7 +100,8 @@ func (s *Store) Restored(index int) *Store {
 // not there or is forgotten.
 func (s *Store) Before(event *mvccpb.Event) *mvccpb.KeyValue {
 	before := event.Kv.ModRevision - 1
-	if event.Type == mvccpb.Event_PUT && event.Kv.CreateRevision > before || before < s.last().compacted {
+	if event.Type == mvccpb.Event_PUT && event.Kv.CreateRevision > before ||
+		before < s.last().compacted {
 		return nil
 	}
 	return s.latest(string(event.Kv.Key), before)
@@ -377,7 +378,8 @@ func (v View) read(in *pb.RangeRequest) *pb.RangeResponse {
 func withinLimit(kvs []*mvccpb.KeyValue, in *pb.RangeRequest) []*mvccpb.KeyValue {
 	filtered := in.MinCreateRevision != 0 || in.MaxCreateRevision != 0 ||
 		in.MinModRevision != 0 || in.MaxModRevision != 0
-	if in.SortOrder != pb.RangeRequest_NONE || filtered || in.Limit <= 0 || in.Limit >= int64(len(kvs)) {
+	if in.SortOrder != pb.RangeRequest_NONE || filtered || in.Limit <= 0 ||
+		in.Limit >= int64(len(kvs)) {
 		return kvs
 	}
 	return kvs[:in.Limit+1]
@@ -526,9 +528,10 @@ func (v View) run(b branch, w *writer) (*pb.TxnResponse, View) {
 			if w.events = append(w.events, deleted...); len(w.events) > 0 {
 				v.rev = w.at
 			}
-			answer.Response = &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: &pb.DeleteRangeResponse{
-				Header: &pb.ResponseHeader{Revision: v.rev}, Deleted: int64(len(deleted)), PrevKvs: old,
-			}}
+			answer.Response =
+				&pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: &pb.DeleteRangeResponse{
+					Header: &pb.ResponseHeader{Revision: v.rev}, Deleted: int64(len(deleted)), PrevKvs: old,
+				}}
 		case *pb.RequestOp_RequestRange:
 			answer.Response = &pb.ResponseOp_ResponseRange{ResponseRange: v.read(r.RequestRange)}
 		case *pb.RequestOp_RequestTxn:
@@ -614,7 +617,9 @@ func Size(in *pb.TxnRequest) int {
 // checkOverlaps refuses a branch that puts a key twice, or that both puts and deletes a
 // key. It returns what the branch writes. The two sides of a nested transaction may put the
 // same key.
-func checkOverlaps(ops []*pb.RequestOp) (puts map[string]bool, dels []*pb.DeleteRangeRequest, err error) {
+func checkOverlaps(
+	ops []*pb.RequestOp,
+) (puts map[string]bool, dels []*pb.DeleteRangeRequest, err error) {
 	puts = make(map[string]bool)
 	twice := func(key string) bool {
 		return puts[key] || slices.ContainsFunc(dels, func(d *pb.DeleteRangeRequest) bool {

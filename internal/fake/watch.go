@@ -48,7 +48,9 @@ type delivery struct {
 
 // Watch watches a key or a range. Like clientv3's it returns once etcd has answered, or ctx
 // has ended.
-func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+func (w *watcher) Watch(
+	ctx context.Context, key string, opts ...clientv3.OpOption,
+) clientv3.WatchChan {
 	op := clientv3.OpWatch(key, opts...)
 	made := &watch{
 		on: w.port, stream: streamOf(ctx), key: op.KeyBytes(), end: op.RangeBytes(), from: op.Rev(),
@@ -88,7 +90,8 @@ func streamOf(ctx context.Context) string {
 func (s *Server) beginLocked(w *watch) {
 	now := s.store.Rev()
 	if w.from < 0 {
-		w.addLocked(clientv3.WatchResponse{Header: s.header(), Canceled: true, CancelReason: "etcdserver: mvcc: required revision has been compacted"})
+		w.addLocked(clientv3.WatchResponse{Header: s.header(), Canceled: true,
+			CancelReason: "etcdserver: mvcc: required revision has been compacted"})
 		return
 	}
 	s.watches[w] = struct{}{}
@@ -101,7 +104,8 @@ func (s *Server) beginLocked(w *watch) {
 		w.from = now + 1
 	case w.from < compacted:
 		delete(s.watches, w)
-		w.addLocked(clientv3.WatchResponse{Header: s.header(), Canceled: true, CompactRevision: compacted})
+		w.addLocked(clientv3.WatchResponse{Header: s.header(), Canceled: true,
+			CompactRevision: compacted})
 		return
 	case w.from <= now:
 		w.deliverLocked(s.store.Events(w.from, now))

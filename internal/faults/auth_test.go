@@ -67,13 +67,15 @@ func TestS23TokensThatEndEndNothingElse(t *testing.T) {
 				c := etcdtest.Start(tr, 1, func(m *integration.Member) {
 					m.AuthToken, m.TokenTTL = auth, uint(life/time.Second)
 				})
-				enableAuth(tr, c, grants{tr.name: clientv3.PermReadWrite, tr.name + "-of-d": clientv3.PermReadWrite})
+				enableAuth(tr, c,
+					grants{tr.name: clientv3.PermReadWrite, tr.name + "-of-d": clientv3.PermReadWrite})
 				root := c.Client(tr, as("root"))
 				var held, cycled refusals
 				a := tr.party("a", c, lasting, as("tenant"), held.counted)
 				b := tr.party("b", c, 10*ttl, as("tenant"), held.counted)
 				// With so long a TTL, d sends nothing between its cycles.
-				d, err := opens(tr.side, c.Client(tr, as("tenant"), cycled.counted), tr.name+"-of-d", "d", 5*patience)
+				d, err := opens(tr.side, c.Client(tr, as("tenant"), cycled.counted), tr.name+"-of-d",
+					"d", 5*patience)
 				require.NoError(tr, err)
 				defer d.Close(tr.bounded(patience))
 
@@ -138,7 +140,8 @@ func enableAuth(tr *trial, c *etcdtest.Cluster, tenant grants) {
 	}
 	for name, what := range tenant {
 		prefix := name + "/"
-		_, err := admin.RoleGrantPermission(ctx, "tenant", prefix, clientv3.GetPrefixRangeEnd(prefix), clientv3.PermissionType(what))
+		_, err := admin.RoleGrantPermission(ctx, "tenant", prefix, clientv3.GetPrefixRangeEnd(prefix),
+			clientv3.PermissionType(what))
 		require.NoError(tr, err)
 	}
 	_, err := admin.AuthEnable(ctx)
@@ -156,9 +159,11 @@ type refusals struct{ n atomic.Int32 }
 
 func (r *refusals) counted(cfg *clientv3.Config) {
 	cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainUnaryInterceptor(
-		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			err := invoke(ctx, method, req, reply, cc, opts...)
-			if is := rpctypes.Error(err); errors.Is(is, rpctypes.ErrInvalidAuthToken) || errors.Is(is, rpctypes.ErrAuthOldRevision) {
+			if is := rpctypes.Error(err); errors.Is(is, rpctypes.ErrInvalidAuthToken) ||
+				errors.Is(is, rpctypes.ErrAuthOldRevision) {
 				r.n.Add(1)
 			}
 			return err
@@ -183,12 +188,16 @@ func TestS24ARoleOnThePrefixIsEnough(t *testing.T) {
 		// With so long a TTL, b and d renew nothing: only a's renewals are needed.
 		b, d := tr.party("b", c, 10*ttl, as("tenant")), tr.party("d", c, 10*ttl, as("tenant"))
 
-		err := a.calls("TryLock", patience, func() error { return a.tries(tr.bounded(patience), "TryLock") })
+		err := a.calls("TryLock", patience, func() error {
+			return a.tries(tr.bounded(patience), "TryLock")
+		})
 		tr.must(err == nil, "TryLock of a free lock: %v", err)
 		a.unlocks()
 		a.locks()
 		next := b.waits()
-		err = d.calls("TryLock", patience, func() error { return d.tries(tr.bounded(patience), "TryLock") })
+		err = d.calls("TryLock", patience, func() error {
+			return d.tries(tr.bounded(patience), "TryLock")
+		})
 		tr.must(side.Taken(err), "TryLock of a lock that is taken: %v", err)
 		next.goesOnWaiting(3 * lasting / 2)
 		a.stillHolds(root)
@@ -227,7 +236,8 @@ func TestS24OutsideOfTheRoleEveryCallIsRefusedAtOnce(t *testing.T) {
 	}, func(tr *trial) {
 		c := etcdtest.Start(tr, 1)
 		shown, dropped := tr.name+"-shown", tr.name+"-dropped"
-		enableAuth(tr, c, grants{tr.name: clientv3.PermReadWrite, shown: clientv3.PermRead, dropped: clientv3.PermWrite})
+		enableAuth(tr, c, grants{tr.name: clientv3.PermReadWrite, shown: clientv3.PermRead,
+			dropped: clientv3.PermWrite})
 		root := c.Client(tr, as("root"))
 		counter := contract.NewCounter()
 		a := tr.party("a", c, 10*ttl, as("tenant"))
@@ -256,12 +266,14 @@ func TestS24OutsideOfTheRoleEveryCallIsRefusedAtOnce(t *testing.T) {
 		sent := counter.Counts()
 		tr.figures.add("calls", calls)
 		tr.figures.add("Txns", sent.Of("Txn"))
-		tr.must(sent.Of("Txn") == calls && sent.Of("LeaseGrant") == calls, "sent for %d calls: %v", calls, sent)
+		tr.must(sent.Of("Txn") == calls && sent.Of("LeaseGrant") == calls, "sent for %d calls: %v",
+			calls, sent)
 		for _, l := range locks {
 			err := a.calls("Close", patience, func() error { return l.Close(tr.bounded(patience)) })
 			tr.must(err == nil, "Close: %v", err)
 		}
-		left, err := root.Get(tr.bounded(patience), "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly())
+		left, err := root.Get(tr.bounded(patience), "\x00", clientv3.WithFromKey(),
+			clientv3.WithCountOnly())
 		require.NoError(tr, err)
 		tr.must(left.Count == 1, "%d keys are left beside a's", left.Count-1)
 		tr.must(tr.leases(root) == 1, "%d leases are left beside a's", tr.leases(root)-1)
@@ -282,12 +294,14 @@ func TestS25AClientThatTLSKeepsOutHasAnErrorWithinItsContext(t *testing.T) {
 		rate  = 5 // a second: each attempt at a lease makes gRPC connect
 		most  = rate * int(bound/time.Second)
 	)
-	for _, lacks := range []string{"wrong CA", "no client certificate", "a client certificate of a wrong CA"} {
+	for _, lacks := range []string{"wrong CA", "no client certificate",
+		"a client certificate of a wrong CA"} {
 		t.Run(lacks, func(t *testing.T) {
 			prove(t, row{
 				id: "S25", name: lacks, quick: 4,
 				fault: "mutual TLS; the client has: " + lacks,
-				must: fmt.Sprintf("Lock and TryLock with a ctx of %v: an error within it (1 s of slack); <= %d connections and calls a second, no call any more a second after",
+				must: fmt.Sprintf("Lock and TryLock with a ctx of %v: an error within it (1 s of slack); "+
+					"<= %d connections and calls a second, no call any more a second after",
 					bound, rate),
 			}, func(tr *trial) {
 				ca, wrong := newAuthority(tr), newAuthority(tr)
@@ -303,7 +317,9 @@ func TestS25AClientThatTLSKeepsOutHasAnErrorWithinItsContext(t *testing.T) {
 				}
 				proxy := c.Proxy(tr, 0)
 				counter := contract.NewCounter()
-				a := tr.party("a", c, ttl, func(cfg *clientv3.Config) { cfg.TLS = has }, etcdtest.Via(proxy), contract.With(counter))
+				a := tr.party("a", c, ttl, func(cfg *clientv3.Config) {
+					cfg.TLS = has
+				}, etcdtest.Via(proxy), contract.With(counter))
 				b := tr.party("b", c, ttl)
 
 				verb := []string{"Lock", "TryLock"}[tr.i%2]
@@ -318,12 +334,14 @@ func TestS25AClientThatTLSKeepsOutHasAnErrorWithinItsContext(t *testing.T) {
 				tr.must(err != nil, "%s said nil", verb)
 				tr.must(took <= bound+time.Second, "%s returned %v after its context", verb, took-bound)
 				tr.must(made > 0, "etcd has not been asked")
-				tr.must(made <= most && called <= most, "%s made %d connections and %d calls", verb, made, called)
+				tr.must(made <= most && called <= most, "%s made %d connections and %d calls", verb,
+					made, called)
 				// Nothing announces what must not come. One attempt may be under way.
 				time.Sleep(time.Second)
 				before := counter.Counts()
 				time.Sleep(time.Second)
-				tr.must(counter.Since(before).Total() == 0, "calls a second after %s has returned: %v", verb, counter.Since(before))
+				tr.must(counter.Since(before).Total() == 0, "calls a second after %s has returned: %v", verb,
+					counter.Since(before))
 				after := proxy.Accepted() - made
 				tr.figures.add("connections in the 2 s after", after)
 				tr.must(after <= 2*rate, "%d connections in the 2 s after %s has returned", after, verb)
@@ -343,7 +361,8 @@ type authority struct {
 func newAuthority(tr *trial) *authority {
 	tr.Helper()
 	a := &authority{}
-	a.cert, a.key = a.sign(tr, &x509.Certificate{IsCA: true, KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true})
+	a.cert, a.key = a.sign(tr, &x509.Certificate{IsCA: true, KeyUsage: x509.KeyUsageCertSign,
+		BasicConstraintsValid: true})
 	return a
 }
 
@@ -399,6 +418,7 @@ func (a *authority) server(tr *trial) *transport.TLSInfo {
 func writePEM(tr *trial, dir, name, kind string, der []byte) (path string) {
 	tr.Helper()
 	path = filepath.Join(dir, name)
-	require.NoError(tr, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+	require.NoError(tr,
+		os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 	return path
 }

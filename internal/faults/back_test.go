@@ -93,23 +93,27 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 		back    func(tr *trial, s, other *servers, clients []*clientv3.Client, saved string)
 	}
 	worlds := []world{
-		{"restored from a snapshot with the line", 1, true, false, func(tr *trial, s, _ *servers, _ []*clientv3.Client, saved string) {
-			s.goBack(tr, saved, 0)
-		}},
-		{"restored from a snapshot before the line, 3 members", 3, false, false, func(tr *trial, s, _ *servers, _ []*clientv3.Client, saved string) {
-			s.goBack(tr, saved, 0)
-		}},
-		{"restored from a snapshot before the line, revision raised", 1, false, true, func(tr *trial, s, _ *servers, _ []*clientv3.Client, saved string) {
-			s.goBack(tr, saved, 1_000_000_000)
-		}},
+		{"restored from a snapshot with the line", 1,
+			true, false, func(tr *trial, s, _ *servers, _ []*clientv3.Client, saved string) {
+				s.goBack(tr, saved, 0)
+			}},
+		{"restored from a snapshot before the line, 3 members", 3,
+			false, false, func(tr *trial, s, _ *servers, _ []*clientv3.Client, saved string) {
+				s.goBack(tr, saved, 0)
+			}},
+		{"restored from a snapshot before the line, revision raised", 1,
+			false, true, func(tr *trial, s, _ *servers, _ []*clientv3.Client, saved string) {
+				s.goBack(tr, saved, 1_000_000_000)
+			}},
 		{"wiped", 1, false, false, func(tr *trial, s, _ *servers, _ []*clientv3.Client, _ string) {
 			s.goBack(tr, "", 0)
 		}},
-		{"the clients moved to another cluster", 1, false, false, func(_ *trial, _, other *servers, clients []*clientv3.Client, _ string) {
-			for _, c := range clients {
-				c.SetEndpoints(other.endpoints()...)
-			}
-		}},
+		{"the clients moved to another cluster", 1,
+			false, false, func(_ *trial, _, other *servers, clients []*clientv3.Client, _ string) {
+				for _, c := range clients {
+					c.SetEndpoints(other.endpoints()...)
+				}
+			}},
 	}
 	for _, w := range worlds {
 		for _, n := range []int{1, 4, 20} {
@@ -164,7 +168,8 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 					for range waiting {
 						next := first(tr, waiting, 5*time.Second+slack)
 						tr.figures.longest("time until one more got in", next.at-released)
-						tr.must(next.at-released <= 5*time.Second, "%s got in %v after the release", next.p.who, next.at-released)
+						tr.must(next.at-released <= 5*time.Second, "%s got in %v after the release", next.p.who,
+							next.at-released)
 						released = now()
 						next.p.unlocks()
 					}
@@ -200,8 +205,8 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 
 // S30, of a hold that was detached. A later hold, whose key the snapshot has behind it, is told.
 //
-//	a detaches, b queues, a snapshot is taken | c adopts and unlocks, b holds | etcd is set back to the
-//	snapshot | c adopts what it had adopted before | b is told
+//	a detaches, b queues, a snapshot is taken | c adopts and unlocks, b holds |
+//	etcd is set back to the snapshot | c adopts what it had adopted before | b is told
 func TestS30WhereASetBackRevivesADetachedHoldALaterOneIsTold(t *testing.T) {
 	t.Parallel()
 	for _, bump := range []uint64{0, 1_000_000_000} {
@@ -247,8 +252,10 @@ func TestS30WhereASetBackRevivesADetachedHoldALaterOneIsTold(t *testing.T) {
 				told := now() - served
 				tr.figures.longest("time until the later holder was told", told)
 				tr.must(told <= 2*time.Second, "it was told %v after etcd was back", told)
-				tr.must(errors.Is(context.Cause(hold), etcdlock.ErrKeyDeleted), "it ended by %v", context.Cause(hold))
-				tr.must(errors.Is(later.Unlock(tr.bounded(patience)), etcdlock.ErrLost), "its Unlock does not tell of the loss")
+				tr.must(errors.Is(context.Cause(hold), etcdlock.ErrKeyDeleted), "it ended by %v",
+					context.Cause(hold))
+				tr.must(errors.Is(later.Unlock(tr.bounded(patience)), etcdlock.ErrLost),
+					"its Unlock does not tell of the loss")
 				tr.must(h.Context(context.Background()).Err() == nil, "the revived hold is lost")
 				require.NoError(tr, h.Unlock(tr.bounded(patience)))
 				for _, session := range []*etcdlock.Session{a, b, c} {

@@ -20,7 +20,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-var seed = flag.Uint64("seed", 0, "of the first trial with faults at random, which repeats its schedule; 0 draws one")
+var seed = flag.Uint64("seed", 0,
+	"of the first trial with faults at random, which repeats its schedule; 0 draws one")
 
 // firstSeed is the seed of the first trial, the same for both sides.
 var firstSeed = sync.OnceValue(func() uint64 {
@@ -47,10 +48,12 @@ func TestS10NoTwoWorkAtOnceThroughChaos(t *testing.T) {
 	}
 	prove(t, row{
 		id: "S10", full: min(5, *trials), lanes: 2,
-		fault: fmt.Sprintf("chaos: %d clients for %v, all faults at random, seeds from %d", clients, length, firstSeed()),
+		fault: fmt.Sprintf("chaos: %d clients for %v, all faults at random, seeds from %d", clients,
+			length, firstSeed()),
 		must: "0 overlaps, porcupine says Ok of the history, at least one acquisition each 3 s; " +
 			fmt.Sprintf("each client gets in within %v of the end of the faults, and no key is left", quiet),
-		command: fmt.Sprintf("go test . -run '^%s$' -trials %d -seed %d -peer -timeout 30m", t.Name(), *trials, firstSeed()),
+		command: fmt.Sprintf("go test . -run '^%s$' -trials %d -seed %d -peer -timeout 30m", t.Name(),
+			*trials, firstSeed()),
 	}, func(tr *trial) {
 		etcd := startServers(tr, members)
 		admin := etcd.client(tr)
@@ -71,7 +74,8 @@ func TestS10NoTwoWorkAtOnceThroughChaos(t *testing.T) {
 		tr.isEmptyWithin(admin, expires)
 
 		acquisitions := len(s.said("locked"))
-		tr.must(acquisitions >= int(length/(3*time.Second)), "only %d acquisitions in %v", acquisitions, length)
+		tr.must(acquisitions >= int(length/(3*time.Second)), "only %d acquisitions in %v",
+			acquisitions, length)
 	})
 }
 
@@ -210,7 +214,8 @@ func (s *storm) lets(d time.Duration) bool {
 func (s *storm) notes(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.faults = append(s.faults, fmt.Sprintf("%7.3f s ", (now()-s.began).Seconds())+fmt.Sprintf(format, args...))
+	s.faults = append(s.faults, fmt.Sprintf("%7.3f s ", (now()-s.began).Seconds())+
+		fmt.Sprintf(format, args...))
 }
 
 // passes waits until the storm is over and all is mended.
@@ -232,7 +237,8 @@ func (s *storm) everybodyGetsInOnce() {
 		in := does("locked", done.At)
 		s.tr.figures.longest("time from the end of the faults to in", in.At-over)
 		closed := does("closed", in.At)
-		s.tr.must(closed.Err == "" || s.tr.side.Name == side.Theirs.Name, "%s: Close: %s", c.who, closed.Err)
+		s.tr.must(closed.Err == "" || s.tr.side.Name == side.Theirs.Name, "%s: Close: %s",
+			c.who, closed.Err)
 	}
 }
 
@@ -296,7 +302,9 @@ type contender struct {
 	lives []*process // the last one runs
 }
 
-func (s *storm) contender(who string, ttl time.Duration, network []*etcdtest.Proxy, run order) *contender {
+func (s *storm) contender(
+	who string, ttl time.Duration, network []*etcdtest.Proxy, run order,
+) *contender {
 	c := &contender{s: s, who: who, ttl: ttl, network: network, run: run}
 	s.contenders = append(s.contenders, c)
 	c.starts()

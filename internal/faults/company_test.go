@@ -80,7 +80,8 @@ func TestS28AForeignKeyBlocksNobody(t *testing.T) {
 	keys := strayKeys()
 	prove(t, row{
 		id: "S28", name: "foreign keys", quick: len(keys), full: len(keys),
-		fault:   fmt.Sprintf("%d kinds of keys below the prefix that are no contender's, one in each trial, before the holder and before the waiter", len(keys)),
+		fault: fmt.Sprintf(
+			"%d kinds of keys below the prefix that are no contender's, one in each trial, before the holder and before the waiter", len(keys)),
 		must:    "Lock, TryLock and a waiter get in (<= 5 s); the key stays",
 		command: "go test . -run '^TestS28AForeignKeyBlocksNobody$' -peer",
 	}, func(tr *trial) {
@@ -129,7 +130,9 @@ func strayKeys() []func(name string, lease clientv3.LeaseID) (key string, on cli
 		func(name string, _ leaseID) (string, leaseID) { return name + "/" + id, 0 },
 		func(name string, l leaseID) (string, leaseID) { return name + "/" + strings.ToUpper(id), l },
 		func(name string, l leaseID) (string, leaseID) { return name + "/{" + id + "}", l },
-		func(name string, l leaseID) (string, leaseID) { return name + "/" + strings.ReplaceAll(id, "-", ""), l },
+		func(name string, l leaseID) (string, leaseID) {
+			return name + "/" + strings.ReplaceAll(id, "-", ""), l
+		},
 		func(name string, l leaseID) (string, leaseID) { return name + "/urn:uuid:" + id, l },
 		func(name string, l leaseID) (string, leaseID) { return name + "/" + id + "x", l },
 		// A contender of another lock.
@@ -178,7 +181,9 @@ func openService(tr *trial, client *clientv3.Client) guest {
 
 // visits makes a guest hold the lock once. The guest holds it until leave is closed. Its
 // error comes through done.
-func (tr *trial) visits(admin *clientv3.Client, who string, g guest, leave <-chan struct{}) (in chan struct{}, done chan error) {
+func (tr *trial) visits(
+	admin *clientv3.Client, who string, g guest, leave <-chan struct{},
+) (in chan struct{}, done chan error) {
 	in, done = make(chan struct{}), make(chan error, 1)
 	ctx := tr.bounded(patience)
 	go func() { // ends with ctx at the latest
@@ -247,7 +252,9 @@ func TestS28OtherClientsStandInTheSameLine(t *testing.T) {
 				tr.must(side.Taken(err), "TryLock of what a guest holds: %v", err)
 				next := a.waits()
 				inToo, leftToo := tr.visits(admin, "the other guest", kind.open(tr, c.Client(tr)), leaveToo)
-				tr.must(contract.Eventually(isDue, func() bool { return tr.keys(admin) == 3 }), "the other guest does not wait")
+				tr.must(contract.Eventually(isDue, func() bool {
+					return tr.keys(admin) == 3
+				}), "the other guest does not wait")
 				next.goesOnWaiting(ttl / 4)
 				lets()
 				err = comes(tr, left, "the guest to leave")
@@ -288,8 +295,9 @@ func TestS28AMixedFleetExcludesEachOther(t *testing.T) {
 	const cycles = 10
 	prove(t, row{
 		id: "S28", name: "a mixed fleet", quick: 2, lanes: 2,
-		fault: fmt.Sprintf("two of the library and one of each other kind, %d holds each, all at once", cycles),
-		must:  "0 overlaps, nobody is left out",
+		fault: fmt.Sprintf("two of the library and one of each other kind, %d holds each, all at once",
+			cycles),
+		must: "0 overlaps, nobody is left out",
 	}, func(tr *trial) {
 		c := etcdtest.Start(tr, 1)
 		admin := c.Client(tr)

@@ -84,7 +84,8 @@ func (s *servers) retire(member int)  { s.members[member].stopBy(syscall.SIGTERM
 func (s *servers) restart(member int) { s.members[member].start() }
 func (s *servers) freeze(member int)  { s.members[member].Process(freeze) }
 func (s *servers) thaw(member int) {
-	s.members[member].Process(func(p *os.Process) { _ = p.Signal(syscall.SIGCONT) }) // fails if it has ended
+	// fails if it has ended
+	s.members[member].Process(func(p *os.Process) { _ = p.Signal(syscall.SIGCONT) })
 }
 
 // endpoints returns the addresses of these members, or of all.

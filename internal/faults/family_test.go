@@ -31,12 +31,14 @@ func TestS40SeveralNamesInOpposedOrdersNeverWaitForEachOther(t *testing.T) {
 	const rounds, soon = 30, 5 * time.Second
 	prove(t, row{
 		id: "S40", name: "opposed orders", quick: 2, peer: inTurn,
-		fault: fmt.Sprintf("two processes take the same two names in opposed orders, %d times each, at once", rounds),
-		must:  "each is in <= 5 s; no key is left",
+		fault: fmt.Sprintf(
+			"two processes take the same two names in opposed orders, %d times each, at once", rounds),
+		must: "each is in <= 5 s; no key is left",
 	}, func(tr *trial) {
 		c := etcdtest.Start(tr, 1)
 		var all sync.WaitGroup
-		for _, p := range []*party{tr.partyFor(several, "a", c, 10*ttl), tr.partyFor(opposed, "b", c, 10*ttl)} {
+		for _, p := range []*party{tr.partyFor(several, "a", c, 10*ttl),
+			tr.partyFor(opposed, "b", c, 10*ttl)} {
 			all.Go(func() {
 				for range rounds {
 					asked := now()
@@ -73,7 +75,9 @@ func TestS40TheNamesOfADeadProcessComeFreeTogether(t *testing.T) {
 		a.locks()
 		held := tr.keys(s.client(tr))
 		next := b.starts(context.Background())
-		tr.must(contract.Eventually(patience, func() bool { return tr.keys(s.client(tr)) > held }), "b does not stand in line")
+		tr.must(contract.Eventually(patience, func() bool {
+			return tr.keys(s.client(tr)) > held
+		}), "b does not stand in line")
 		a.diesBefore(next, "the holder's death")
 		b.unlocks()
 	})
@@ -163,7 +167,9 @@ func TestS41ALargeRequestIsNotOvertaken(t *testing.T) {
 			stops = append(stops, tr.partyFor(onePermit, fmt.Sprint("p", i), c, 10*ttl).readsOn())
 		}
 		time.Sleep(200 * time.Millisecond)
-		in := w.staysAmong(soon, "wait for all permits", func() bool { return tr.standsFor(admin, permits) })
+		in := w.staysAmong(soon, "wait for all permits", func() bool {
+			return tr.standsFor(admin, permits)
+		})
 		tr.crowdGaveWay(stops, []stay{in}, overtakes, soon, "wait behind all permits")
 	})
 }
@@ -380,7 +386,8 @@ func TestS43ALeaderWhoseKeyWasDeletedIsTold(t *testing.T) {
 		a.locks()
 		next := b.waits()
 		time.Sleep(1500 * time.Millisecond) // by then its key is watched
-		a.leaves()                          // the deletion lets the next one in at once: what counts is when a knows
+		// the deletion lets the next one in at once: what counts is when a knows
+		a.leaves()
 		deleted := now()
 		tr.deletes(admin, "")
 		a.isTold(deleted, 500*time.Millisecond)

@@ -125,7 +125,8 @@ var theFamily = porcupine.Model{
 	},
 	DescribeOperation: func(input, _ any) string {
 		s := input.(step)
-		return fmt.Sprintf("%s %d, %v %v %d of %d", s.verb, s.token, s.names.each(), s.mode, s.weight, s.limit)
+		return fmt.Sprintf("%s %d, %v %v %d of %d", s.verb, s.token, s.names.each(), s.mode,
+			s.weight, s.limit)
 	},
 	DescribeState: func(state any) string { return fmt.Sprintf("%+v", state) },
 }
@@ -141,8 +142,11 @@ func TestTheJudgeOfHistoriesOfTheFamily(t *testing.T) {
 		}}
 	}
 	reads, writes := ask{names: nameM, mode: asReader}, ask{names: nameM}
-	of := func(weight, limit int) ask { return ask{names: nameM, mode: asPermit, weight: weight, limit: limit} }
-	m, n, mn, no := ask{names: nameM}, ask{names: nameN}, ask{names: nameM | nameN}, ask{names: nameN | nameO}
+	of := func(weight, limit int) ask {
+		return ask{names: nameM, mode: asPermit, weight: weight, limit: limit}
+	}
+	m, n, mn, no := ask{names: nameM}, ask{names: nameN}, ask{names: nameM | nameN},
+		ask{names: nameN | nameO}
 	lost := func(what ask) []*hold {
 		all := in(1, what, 5, 10, 20)
 		all[0].release, all[0].lost = look{}, 30
@@ -159,13 +163,16 @@ func TestTheJudgeOfHistoriesOfTheFamily(t *testing.T) {
 		verdict porcupine.CheckResult
 	}{
 		{"readers beside each other",
-			slices.Concat(in(1, reads, 5, 10, 30), in(2, reads, 6, 12, 28), in(3, reads, 5, 14, 40)), porcupine.Ok},
+			slices.Concat(in(1, reads, 5, 10, 30), in(2, reads, 6, 12, 28), in(3, reads, 5, 14, 40)),
+			porcupine.Ok},
 		{"readers come in any order of their tokens",
 			slices.Concat(in(1, reads, 6, 10, 30), in(2, reads, 5, 12, 28)), porcupine.Ok},
 		{"one after the other",
-			slices.Concat(in(1, writes, 5, 10, 20), in(2, reads, 6, 30, 40), in(1, writes, 7, 50, 60)), porcupine.Ok},
+			slices.Concat(in(1, writes, 5, 10, 20), in(2, reads, 6, 30, 40), in(1, writes, 7, 50, 60)),
+			porcupine.Ok},
 		{"one reads by the same token again",
-			slices.Concat(in(1, reads, 5, 10, 20), in(2, reads, 5, 12, 40), in(1, reads, 5, 25, 30)), porcupine.Ok},
+			slices.Concat(in(1, reads, 5, 10, 20), in(2, reads, 5, 12, 40), in(1, reads, 5, 25, 30)),
+			porcupine.Ok},
 		{"a writer gets in after a reader has lost it",
 			slices.Concat(lost(reads), in(2, writes, 6, 25, 40)), porcupine.Ok},
 		{"a writer beside a reader",
@@ -175,7 +182,8 @@ func TestTheJudgeOfHistoriesOfTheFamily(t *testing.T) {
 		{"two writers",
 			slices.Concat(in(1, writes, 5, 10, 30), in(2, writes, 6, 15, 25)), porcupine.Illegal},
 		{"a writer gets in when the first of two readers is gone",
-			slices.Concat(in(1, reads, 5, 10, 20), in(2, reads, 5, 12, 40), in(3, writes, 6, 25, 50)), porcupine.Illegal},
+			slices.Concat(in(1, reads, 5, 10, 20), in(2, reads, 5, 12, 40), in(3, writes, 6, 25, 50)),
+			porcupine.Illegal},
 		{"a writer's token is not above a reader's",
 			slices.Concat(in(1, reads, 6, 10, 20), in(2, writes, 5, 30, 40)), porcupine.Illegal},
 		{"a reader's token is not above a writer's",
@@ -184,13 +192,16 @@ func TestTheJudgeOfHistoriesOfTheFamily(t *testing.T) {
 			slices.Concat(workedOn(reads), in(2, writes, 6, 25, 40)), porcupine.Illegal},
 
 		{"permits up to the limit",
-			slices.Concat(in(1, of(1, 3), 5, 10, 30), in(2, of(2, 3), 6, 12, 28), in(3, of(2, 3), 7, 29, 50)), porcupine.Ok},
+			slices.Concat(in(1, of(1, 3), 5, 10, 30), in(2, of(2, 3), 6, 12, 28),
+				in(3, of(2, 3), 7, 29, 50)), porcupine.Ok},
 		{"permits come in any order of their tokens",
 			slices.Concat(in(1, of(1, 3), 6, 10, 30), in(2, of(2, 3), 5, 12, 28)), porcupine.Ok},
 		{"limits that disagree, and the least is kept",
-			slices.Concat(in(1, of(1, 2), 5, 10, 30), in(2, of(1, 4), 6, 12, 28), in(3, of(4, 4), 7, 32, 50)), porcupine.Ok},
+			slices.Concat(in(1, of(1, 2), 5, 10, 30), in(2, of(1, 4), 6, 12, 28),
+				in(3, of(4, 4), 7, 32, 50)), porcupine.Ok},
 		{"a Mutex gets in when the last permit is gone",
-			slices.Concat(in(1, of(1, 3), 5, 10, 20), in(2, of(2, 3), 6, 12, 28), in(3, m, 7, 30, 50)), porcupine.Ok},
+			slices.Concat(in(1, of(1, 3), 5, 10, 20), in(2, of(2, 3), 6, 12, 28), in(3, m, 7, 30, 50)),
+			porcupine.Ok},
 		{"a permit after one that was lost",
 			slices.Concat(lost(of(3, 3)), in(2, of(1, 3), 6, 25, 40)), porcupine.Ok},
 		{"more than the limit",
@@ -213,7 +224,8 @@ func TestTheJudgeOfHistoriesOfTheFamily(t *testing.T) {
 			slices.Concat(workedOn(of(2, 3)), in(2, of(2, 3), 6, 25, 40)), porcupine.Illegal},
 
 		{"several names, and others beside them",
-			slices.Concat(in(1, m, 5, 10, 30), in(2, no, 6, 12, 28), in(3, n, 7, 30, 40), in(1, mn, 8, 42, 50)), porcupine.Ok},
+			slices.Concat(in(1, m, 5, 10, 30), in(2, no, 6, 12, 28), in(3, n, 7, 30, 40),
+				in(1, mn, 8, 42, 50)), porcupine.Ok},
 		{"several names after one of them was lost",
 			slices.Concat(lost(mn), in(2, n, 6, 25, 40), in(3, m, 7, 25, 40)), porcupine.Ok},
 		{"one of several names is held by another",
@@ -337,9 +349,13 @@ func permitsAndMutexes(s *etcdlock.Session) (func(*rand.Rand) (ask, acquires), e
 		case n < 2:
 			return ask{names: nameN}, locking(mu)
 		case n < 5:
-			return a, func(ctx context.Context) (grip, error) { return gripOf(sems[i].TryAcquire(ctx, a.weight)) }
+			return a, func(ctx context.Context) (grip, error) {
+				return gripOf(sems[i].TryAcquire(ctx, a.weight))
+			}
 		default:
-			return a, func(ctx context.Context) (grip, error) { return gripOf(sems[i].Acquire(ctx, a.weight)) }
+			return a, func(ctx context.Context) (grip, error) {
+				return gripOf(sems[i].Acquire(ctx, a.weight))
+			}
 		}
 	}, err
 }
@@ -356,7 +372,8 @@ func severalNames(s *etcdlock.Session) (func(*rand.Rand) (ask, acquires), error)
 			i := r.IntN(len(all))
 			return ask{names: 1 << i}, locking(all[i])
 		}
-		a := ask{names: []names{nameM | nameN, nameN | nameO, nameO | nameM, nameM | nameN | nameO}[r.IntN(4)]}
+		a := ask{names: []names{nameM | nameN, nameN | nameO, nameO | nameM,
+			nameM | nameN | nameO}[r.IntN(4)]}
 		names := a.names.each()
 		r.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 		if r.IntN(4) == 0 {

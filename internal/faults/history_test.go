@@ -91,7 +91,8 @@ func (tr *trial) believed(all []*hold) {
 // nothing belongs to the hold any more.
 func (h *hold) operations() []porcupine.Operation {
 	op := func(v verb, from, until time.Duration) porcupine.Operation {
-		return porcupine.Operation{ClientId: h.client, Input: step{v, h.client, h.token, h.ask}, Call: int64(from), Return: int64(until)}
+		return porcupine.Operation{ClientId: h.client, Input: step{v, h.client, h.token, h.ask},
+			Call: int64(from), Return: int64(until)}
 	}
 	ops := []porcupine.Operation{op(take, h.entered.asked, h.entered.told)}
 	unconfirmed := h.entered.asked
@@ -170,7 +171,9 @@ const judgement = 2 * time.Minute
 
 // judged makes porcupine judge the holds of one lock by its model. Unless its verdict is
 // Ok, file is a picture of the history.
-func judged(t testing.TB, model porcupine.Model, all []*hold) (verdict porcupine.CheckResult, file string) {
+func judged(
+	t testing.TB, model porcupine.Model, all []*hold,
+) (verdict porcupine.CheckResult, file string) {
 	t.Helper()
 	var ops []porcupine.Operation
 	for _, h := range all {
@@ -195,9 +198,13 @@ func TestTheJudgeOfHistories(t *testing.T) {
 	locks := func(from, until time.Duration, token int64) event {
 		return event{What: "locked", Since: from, At: until, Token: token}
 	}
-	looks := func(from, until time.Duration) event { return event{What: "looked", Since: from, At: until} }
+	looks := func(from, until time.Duration) event {
+		return event{What: "looked", Since: from, At: until}
+	}
 	isTold := func(at time.Duration) event { return event{What: "ended", At: at} }
-	unlocks := func(from, until time.Duration) event { return event{What: "unlocked", Since: from, At: until} }
+	unlocks := func(from, until time.Duration) event {
+		return event{What: "unlocked", Since: from, At: until}
+	}
 	unlocksLost := func(from, until time.Duration) event {
 		return event{What: "unlocked", Since: from, At: until, Err: "lost", Lost: true}
 	}

@@ -33,7 +33,8 @@ func TestS27ABadInputIsAnErrorThatNamesIt(t *testing.T) {
 	c := etcdtest.Start(t, 1)
 	prove(t, row{
 		id: "S27", quick: len(inputs), full: len(inputs),
-		fault:   fmt.Sprintf("%d bad inputs: clients, contexts, names, options, calls out of turn", len(inputs)),
+		fault: fmt.Sprintf("%d bad inputs: clients, contexts, names, options, calls out of turn",
+			len(inputs)),
 		must:    "a clear error each, at once: no panic, no hang, nothing accepted silently, no request to etcd",
 		command: "go test . -run '^TestS27ABadInputIsAnErrorThatNamesIt$' -peer",
 	}, func(tr *trial) {
@@ -155,7 +156,8 @@ func (b *bench) judge(in input, err error) {
 		tr.broke("%s: %d requests for the error %v", in.name, sent, err)
 	case tr.side.Name == side.Ours.Name:
 		text := err.Error()
-		tr.must(strings.HasPrefix(text, "etcdlock: ") && strings.Contains(text, in.says) && len(text) <= longest,
+		tr.must(strings.HasPrefix(text, "etcdlock: ") && strings.Contains(text, in.says) &&
+			len(text) <= longest,
 			"%s: the error does not name it: %.200s", in.name, text)
 	}
 }
@@ -205,7 +207,9 @@ func badInputs() (all []input) {
 	add("a nil KV for Holders", "nil KV",
 		func(b *bench) error { _, err := etcdlock.Holders(b.ctx, nil, "a"); return err }, nil)
 	add("a nil KV for Break", "nil KV",
-		func(b *bench) error { return etcdlock.Break(b.ctx, nil, etcdlock.Contender{Key: "a/b", Token: 1}) }, nil)
+		func(b *bench) error {
+			return etcdlock.Break(b.ctx, nil, etcdlock.Contender{Key: "a/b", Token: 1})
+		}, nil)
 
 	// Contexts and functions.
 	add("a nil context for Lock", "nil context",
@@ -303,11 +307,17 @@ func badInputs() (all []input) {
 			func(b *bench) error { _, err := etcdlock.Contenders(b.ctx, b.client, n.name); return err }, nil)
 	}
 	add("a name of 1,025 bytes", "1025 bytes",
-		func(b *bench) error { _, err := etcdlock.New(b.client, strings.Repeat("n", 1025)); return err }, nil)
+		func(b *bench) error {
+			_, err := etcdlock.New(b.client, strings.Repeat("n", 1025))
+			return err
+		}, nil)
 
 	// Options.
 	option := func(name, says string, opts ...etcdlock.SessionOption) {
-		add(name, says, func(b *bench) error { _, err := etcdlock.NewSession(b.client, opts...); return err }, nil)
+		add(name, says, func(b *bench) error {
+			_, err := etcdlock.NewSession(b.client, opts...)
+			return err
+		}, nil)
 	}
 	ttls := []struct {
 		name, says string
@@ -322,7 +332,10 @@ func badInputs() (all []input) {
 	}
 	for _, ttl := range ttls {
 		add(ttl.name, ttl.says,
-			func(b *bench) error { _, err := etcdlock.NewSession(b.client, etcdlock.WithTTL(ttl.ours)); return err },
+			func(b *bench) error {
+				_, err := etcdlock.NewSession(b.client, etcdlock.WithTTL(ttl.ours))
+				return err
+			},
 			func(b *bench) error {
 				_, err := concurrency.NewSession(b.client, concurrency.WithTTL(ttl.theirs))
 				return err
@@ -331,13 +344,16 @@ func badInputs() (all []input) {
 	option("a margin of 0", "WithSafetyMargin(0s)", etcdlock.WithSafetyMargin(0))
 	option("a negative margin", "WithSafetyMargin(-1ns)", etcdlock.WithSafetyMargin(-1))
 	option("a margin of the default TTL", "margin 15s", etcdlock.WithSafetyMargin(15*second))
-	option("a margin of the TTL", "margin 3s", etcdlock.WithTTL(3*second), etcdlock.WithSafetyMargin(3*second))
-	option("a margin above the TTL", "margin 4s", etcdlock.WithSafetyMargin(4*second), etcdlock.WithTTL(3*second))
+	option("a margin of the TTL", "margin 3s", etcdlock.WithTTL(3*second),
+		etcdlock.WithSafetyMargin(3*second))
+	option("a margin above the TTL", "margin 4s", etcdlock.WithSafetyMargin(4*second),
+		etcdlock.WithTTL(3*second))
 	option("a margin above a TTL of 1 ns", "margin", etcdlock.WithTTL(1), etcdlock.WithSafetyMargin(1))
 	option("a longest hold of 0", "WithMaxHold(0s)", etcdlock.WithMaxHold(0))
 	option("a negative longest hold", "WithMaxHold(-1s)", etcdlock.WithMaxHold(-second))
 	option("an acquire timeout of 0", "WithAcquireTimeout(0s)", etcdlock.WithAcquireTimeout(0))
-	option("a negative acquire timeout", "WithAcquireTimeout(-1s)", etcdlock.WithAcquireTimeout(-second))
+	option("a negative acquire timeout", "WithAcquireTimeout(-1s)",
+		etcdlock.WithAcquireTimeout(-second))
 	option("a negative hand-off", "WithHandoff(-1)", etcdlock.WithHandoff(-1))
 	option("a linger of 0", "WithLinger(0s)", etcdlock.WithLinger(0))
 	option("a negative linger", "WithLinger(-1s)", etcdlock.WithLinger(-second))
@@ -391,9 +407,13 @@ func badInputs() (all []input) {
 	add("Break of a zero Contender", `key ""`,
 		func(b *bench) error { return etcdlock.Break(b.ctx, b.client, etcdlock.Contender{}) }, nil)
 	add("Break of a Contender without a key", `key ""`,
-		func(b *bench) error { return etcdlock.Break(b.ctx, b.client, etcdlock.Contender{Token: 1}) }, nil)
+		func(b *bench) error {
+			return etcdlock.Break(b.ctx, b.client, etcdlock.Contender{Token: 1})
+		}, nil)
 	add("Break of a Contender without a token", "token 0",
-		func(b *bench) error { return etcdlock.Break(b.ctx, b.client, etcdlock.Contender{Key: "a/b"}) }, nil)
+		func(b *bench) error {
+			return etcdlock.Break(b.ctx, b.client, etcdlock.Contender{Key: "a/b"})
+		}, nil)
 	return all
 }
 

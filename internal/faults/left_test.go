@@ -32,10 +32,12 @@ type write struct {
 }
 
 var (
-	grant   = write{"grant", etcdtest.Match{Name: "grants", OK: is[*pb.LeaseGrantRequest]}, []string{"Lock", "TryLock"}}
+	grant = write{"grant", etcdtest.Match{Name: "grants", OK: is[*pb.LeaseGrantRequest]},
+		[]string{"Lock", "TryLock"}}
 	acquire = write{"acquire", etcdtest.Puts, []string{"Lock", "TryLock"}}
 	release = write{"release", etcdtest.Deletes, []string{"Unlock"}}
-	revoke  = write{"revoke", etcdtest.Match{Name: "revokes", OK: is[*pb.LeaseRevokeRequest]}, []string{"Close"}}
+	revoke  = write{"revoke", etcdtest.Match{Name: "revokes", OK: is[*pb.LeaseRevokeRequest]},
+		[]string{"Close"}}
 )
 
 func is[M any](msg any) bool {
@@ -92,7 +94,8 @@ func TestS14ARequestLostBeforeTheCommitIsNoSuccess(t *testing.T) {
 			must := "nil only if it is true; the next client in <= 1 s once etcd answers"
 			if w.name == revoke.name {
 				// After Close nobody is left to try again.
-				must = "nil only if it is true; the next client in <= 1 s once etcd answers, or, if Close said that it was not confirmed, when the TTL is over"
+				must =
+					"nil only if it is true; the next client in <= 1 s once etcd answers, or, if Close said that it was not confirmed, when the TTL is over"
 			}
 			t.Run(name, func(t *testing.T) {
 				prove(t, row{
@@ -177,7 +180,9 @@ func (tr *trial) leavesNothing(w write, l loss) {
 
 // losing arms the loss of one message. The function that it returns waits for the loss.
 // From then on nothing is answered if silent is set.
-func (p *party) losing(admin *clientv3.Client, proxy *etcdtest.Proxy, w write, l loss, silent bool) (lost func()) {
+func (p *party) losing(
+	admin *clientv3.Client, proxy *etcdtest.Proxy, w write, l loss, silent bool,
+) (lost func()) {
 	if l.code == codes.OK {
 		return p.losingTheConnection(admin, proxy, w, l, silent)
 	}
@@ -198,13 +203,17 @@ func (p *party) losing(admin *clientv3.Client, proxy *etcdtest.Proxy, w write, l
 	}
 }
 
-func (p *party) losingTheConnection(admin *clientv3.Client, proxy *etcdtest.Proxy, w write, l loss, silent bool) (lost func()) {
+func (p *party) losingTheConnection(
+	admin *clientv3.Client, proxy *etcdtest.Proxy, w write, l loss, silent bool,
+) (lost func()) {
 	var await func()
 	if l.message == "answer" {
 		before := footprint(p.tr, admin)
 		proxy.Hold(etcdtest.Replies)
 		await = func() {
-			committed := contract.Eventually(patience, func() bool { return footprint(p.tr, admin) != before })
+			committed := contract.Eventually(patience, func() bool {
+				return footprint(p.tr, admin) != before
+			})
 			require.True(p.tr, committed, "no %s was committed", w.name)
 		}
 	} else {
@@ -281,8 +290,9 @@ func TestS15ACallReturnsWhenItsContextEnds(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				prove(t, row{
 					id: "S15", name: name, quick: 4,
-					fault: fmt.Sprintf("nothing answers (%s) when the context of %s ends, by its deadline or by a cancel", network.name, s.name),
-					must:  "returns <= 100 ms after, scheduling aside",
+					fault: fmt.Sprintf("nothing answers (%s) when the context of %s ends, "+
+						"by its deadline or by a cancel", network.name, s.name),
+					must: "returns <= 100 ms after, scheduling aside",
 				}, func(tr *trial) {
 					c := etcdtest.Start(tr, 1)
 					proxy := c.Proxy(tr, 0)
@@ -323,7 +333,8 @@ func TestS15ACallReturnsWhenItsContextEnds(t *testing.T) {
 					tr.must(err != nil, "%s said nil", s.verb)
 					over := at - due
 					tr.figures.longest("time after the end", over)
-					tr.must(over <= bound+slow.between(due, at), "%s returned %v after its context had ended", s.verb, over)
+					tr.must(over <= bound+slow.between(due, at), "%s returned %v after its context had ended",
+						s.verb, over)
 				})
 			})
 		}
@@ -377,12 +388,14 @@ func TestS17CloseLeavesNothing(t *testing.T) {
 		})
 		tr.figures.longest("time until goroutines were as before", now()-closed)
 		tr.figures.add("goroutines of the library after", leftOwn)
-		keys, err := admin.Get(tr.bounded(patience), tr.name, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		keys, err := admin.Get(tr.bounded(patience), tr.name, clientv3.WithPrefix(),
+			clientv3.WithCountOnly())
 		require.NoError(tr, err)
 		leases := leases(tr, admin)
 		tr.figures.add("keys left", int(keys.Count))
 		tr.figures.add("leases left", leases)
-		tr.must(same, "%d goroutines of the library instead of %d, %d of etcd's client instead of %d", leftOwn, own, left, clients)
+		tr.must(same, "%d goroutines of the library instead of %d, %d of etcd's client instead of %d",
+			leftOwn, own, left, clients)
 		tr.must(keys.Count == 0 && leases == 0, "%d keys and %d leases are left", keys.Count, leases)
 	})
 }

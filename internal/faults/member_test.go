@@ -25,7 +25,8 @@ func TestS19AWaiterWhoseMemberFallsSilentGetsIn(t *testing.T) {
 	t.Parallel()
 	// A silence makes two clients, and a way to silence the member at an address. The
 	// client away stays away from that member.
-	type silence func(tr *trial, opt contract.ClientOption) (away, client *clientv3.Client, silences func(addr string))
+	type silence func(tr *trial, opt contract.ClientOption) (away, client *clientv3.Client,
+		silences func(addr string))
 	frozen := func(leads bool) silence {
 		return func(tr *trial, opt contract.ClientOption) (_, _ *clientv3.Client, _ func(string)) {
 			s := startServers(tr, 3)
@@ -109,7 +110,10 @@ func (r *route) option() contract.ClientOption {
 	}
 }
 
-func (r *route) intercept(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (r *route) intercept(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+	streamer grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	s, err := streamer(ctx, desc, cc, method, opts...)
 	if err != nil || !strings.HasSuffix(method, "/Watch") {
 		return s, err
@@ -162,14 +166,15 @@ func TestS22WhatHappensToTheMembersCostsNoHold(t *testing.T) {
 		{name: "leader moved", leader: true, world: processes(func(s *servers) { s.moveLeader((s.leader() + 1) % 3) })},
 		// This one is in this process, where a member can be cut from its peers and not
 		// from clients.
-		{name: "leader cut from its peers", leader: true, world: func(tr *trial) (func() *clientv3.Client, func()) {
-			c := etcdtest.Start(tr, 3)
-			return func() *clientv3.Client { return c.Client(tr) }, func() {
-				leader := c.Leader(tr)
-				c.Isolate(leader)
-				tr.Cleanup(func() { c.Rejoin(leader) })
-			}
-		}},
+		{name: "leader cut from its peers", leader: true,
+			world: func(tr *trial) (func() *clientv3.Client, func()) {
+				c := etcdtest.Start(tr, 3)
+				return func() *clientv3.Client { return c.Client(tr) }, func() {
+					leader := c.Leader(tr)
+					c.Isolate(leader)
+					tr.Cleanup(func() { c.Rejoin(leader) })
+				}
+			}},
 		{name: "rolling restart", world: processes(func(s *servers) {
 			for m := range s.members {
 				s.retire(m)

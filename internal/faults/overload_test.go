@@ -55,7 +55,9 @@ func TestS26WithoutSpaceALockIsReleasedAndNotTaken(t *testing.T) {
 			tr.must(err != nil, "%s took the lock without space", verb)
 			tr.must(verb == "TryLock" || errors.Is(err, rpctypes.ErrNoSpace), "%s: %v", verb, err)
 		}
-		tr.must(contract.Eventually(slack, func() bool { return tr.keys(admin) == 1 }), "%d keys beside b's", tr.keys(admin)-1)
+		tr.must(contract.Eventually(slack, func() bool {
+			return tr.keys(admin) == 1
+		}), "%d keys beside b's", tr.keys(admin)-1)
 		b.stillHolds(admin)
 		last := e.starts(context.Background())
 		b.unlocks()
@@ -273,7 +275,8 @@ func shrink(tr *trial, c *etcdtest.Cluster, admin *clientv3.Client) {
 // keysAt returns how many keys there were below the lock's name at a revision.
 func (tr *trial) keysAt(admin *clientv3.Client, revision int64) int64 {
 	tr.Helper()
-	resp, err := admin.Get(tr.bounded(patience), tr.name+"/", clientv3.WithPrefix(), clientv3.WithRev(revision))
+	resp, err := admin.Get(tr.bounded(patience), tr.name+"/", clientv3.WithPrefix(),
+		clientv3.WithRev(revision))
 	require.NoError(tr, err)
 	return resp.Count
 }
@@ -337,7 +340,8 @@ func overload(tr *trial, c *etcdtest.Cluster) (catchUp func()) {
 	tx := stopApplying(c)
 	var puts sync.WaitGroup
 	for range most + 1 {
-		puts.Go(func() { _, _ = server.Put(ctx, &pb.PutRequest{Key: []byte("load")}) }) // some may time out
+		// some may time out
+		puts.Go(func() { _, _ = server.Put(ctx, &pb.PutRequest{Key: []byte("load")}) })
 	}
 	tr.Cleanup(puts.Wait)
 	behind := func() bool { return server.CommittedIndex() > server.AppliedIndex()+most }
@@ -347,6 +351,8 @@ func overload(tr *trial, c *etcdtest.Cluster) (catchUp func()) {
 	}
 	return func() {
 		tx.Unlock()
-		require.True(tr, contract.Eventually(patience, func() bool { return server.AppliedIndex() == server.CommittedIndex() }))
+		require.True(tr, contract.Eventually(patience, func() bool {
+			return server.AppliedIndex() == server.CommittedIndex()
+		}))
 	}
 }

@@ -32,12 +32,16 @@ type party struct {
 }
 
 // party makes a client of the cluster. opts may say that it goes through proxies.
-func (tr *trial) party(who string, c *etcdtest.Cluster, ttl time.Duration, opts ...contract.ClientOption) *party {
+func (tr *trial) party(
+	who string, c *etcdtest.Cluster, ttl time.Duration, opts ...contract.ClientOption,
+) *party {
 	tr.Helper()
 	return tr.partyFor(exclusive, who, c, ttl, opts...)
 }
 
-func (tr *trial) partyFor(u use, who string, c *etcdtest.Cluster, ttl time.Duration, opts ...contract.ClientOption) *party {
+func (tr *trial) partyFor(
+	u use, who string, c *etcdtest.Cluster, ttl time.Duration, opts ...contract.ClientOption,
+) *party {
 	tr.Helper()
 	p := &party{tr: tr, who: who, use: u, ttl: ttl, faults: etcdtest.NewFaults(tr)}
 	network := etcdtest.NewFaults(tr)
@@ -62,7 +66,9 @@ func (tr *trial) partyOfFor(u use, who string, client *clientv3.Client, ttl time
 
 // behindAProxy makes two parties. The proxy stands between one of them, with this TTL, and
 // etcd. The other one will get in when the lease of the first has run out.
-func (tr *trial) behindAProxy(c *etcdtest.Cluster, ttl time.Duration) (proxy *etcdtest.Proxy, a, b *party) {
+func (tr *trial) behindAProxy(
+	c *etcdtest.Cluster, ttl time.Duration,
+) (proxy *etcdtest.Proxy, a, b *party) {
 	tr.Helper()
 	proxy = c.Proxy(tr, 0)
 	a = tr.party("a", c, ttl, etcdtest.Via(proxy))
@@ -114,7 +120,8 @@ func (p *party) again(who string) *party {
 }
 
 func (p *party) with(who string, u use, l *lock) *party {
-	q := &party{tr: p.tr, who: who, use: u, ttl: p.ttl, client: p.client, faults: p.faults, watched: p.watched, lock: l}
+	q := &party{tr: p.tr, who: who, use: u, ttl: p.ttl, client: p.client, faults: p.faults,
+		watched: p.watched, lock: l}
 	p.tr.Cleanup(q.leaves)
 	return q
 }
@@ -340,7 +347,8 @@ func (w *wait) goesOnWaiting(d time.Duration) {
 // keys returns how many keys there are below the lock's name.
 func (tr *trial) keys(admin *clientv3.Client) int {
 	tr.Helper()
-	resp, err := admin.Get(tr.bounded(patience), tr.name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	resp, err := admin.Get(tr.bounded(patience), tr.name+"/", clientv3.WithPrefix(),
+		clientv3.WithCountOnly())
 	require.NoError(tr, err)
 	return int(resp.Count)
 }
@@ -348,13 +356,17 @@ func (tr *trial) keys(admin *clientv3.Client) int {
 // lineIs waits until there are n keys below the lock's name.
 func (tr *trial) lineIs(admin *clientv3.Client, n int) {
 	tr.Helper()
-	tr.must(contract.Eventually(patience, func() bool { return tr.keys(admin) == n }), "%d keys instead of %d after %v", tr.keys(admin), n, patience)
+	tr.must(contract.Eventually(patience, func() bool {
+		return tr.keys(admin) == n
+	}), "%d keys instead of %d after %v", tr.keys(admin), n, patience)
 }
 
 // isEmptyWithin waits until no key is left below the lock's name.
 func (tr *trial) isEmptyWithin(admin *clientv3.Client, d time.Duration) {
 	tr.Helper()
 	started := time.Now()
-	tr.must(contract.Eventually(d, func() bool { return tr.keys(admin) == 0 }), "%d keys are left after %v", tr.keys(admin), d)
+	tr.must(contract.Eventually(d, func() bool {
+		return tr.keys(admin) == 0
+	}), "%d keys are left after %v", tr.keys(admin), d)
 	tr.figures.longest("time until no key was left", time.Since(started))
 }

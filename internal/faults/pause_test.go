@@ -39,7 +39,9 @@ var pauses = []pause{
 		}
 		p.freeze()
 		proxy.Heal()
-		require.True(tr, contract.Eventually(patience, func() bool { return unread(tr, proxy.Addr()) > 0 }), "no answer in the socket")
+		require.True(tr, contract.Eventually(patience, func() bool {
+			return unread(tr, proxy.Addr()) > 0
+		}), "no answer in the socket")
 	}},
 }
 
@@ -158,7 +160,8 @@ func TestS05AResourceThatChecksTheTokenRefusesEveryStaleWrite(t *testing.T) {
 					}
 					switch {
 					case late && w.taken:
-						tr.must(false, "a's write was taken with token %d after b's with token %d", w.token, b.lock.Token())
+						tr.must(false, "a's write was taken with token %d after b's with token %d", w.token,
+							b.lock.Token())
 					case !late && !w.taken:
 						tr.must(false, "a write of %s, the holder, with token %d was refused", w.who, w.token)
 					}

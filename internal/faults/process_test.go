@@ -54,7 +54,8 @@ type order struct {
 
 // An event is a line from a process.
 type event struct {
-	What  string        // locked, looked, ended, unlocked, failed, renewing, done, closed, stopped, added, refused
+	// locked, looked, ended, unlocked, failed, renewing, done, closed, stopped, added, refused
+	What  string
 	At    time.Duration // on the monotonic clock
 	Since time.Duration // when the call or the question began, in an event about one
 	Token int64         `json:",omitempty"`
@@ -74,7 +75,8 @@ func (tr *trial) processFor(u use, who string, ttl time.Duration, endpoints ...s
 	self, err := os.Executable()
 	require.NoError(tr, err)
 	p := &process{tr: tr, who: who, use: u, over: make(chan struct{}), more: make(chan struct{})}
-	p.cmd = exec.Command(self, tr.side.Name, tr.name, who, ttl.String(), strings.Join(endpoints, ","), string(u))
+	p.cmd = exec.Command(self, tr.side.Name, tr.name, who, ttl.String(), strings.Join(endpoints, ","),
+		string(u))
 	halt := 1 // so that a race in the library ends the story
 	if tr.side.Name == side.Theirs.Name {
 		halt = 0
@@ -249,7 +251,8 @@ func (p *process) firstLook(thawed time.Duration) time.Duration {
 // beParty carries out orders until there are no more.
 func beParty(orders io.Reader, events io.Writer) error {
 	if len(os.Args) != 7 {
-		return fmt.Errorf("%d arguments instead of 6: side, name, who, ttl, endpoints, use", len(os.Args)-1)
+		return fmt.Errorf("%d arguments instead of 6: side, name, who, ttl, endpoints, use",
+			len(os.Args)-1)
 	}
 	s, name, who := sideNamed(os.Args[1]), os.Args[2], os.Args[3]
 	ttl, err := time.ParseDuration(os.Args[4])
@@ -374,7 +377,8 @@ func (w *worker) rests() {
 // writes writes to a store. It no longer asks whether the lock is held.
 func (w *worker) writes(store string, token int64) {
 	for {
-		if resp, err := http.PostForm(store, url.Values{"who": {w.who}, "token": {fmt.Sprint(token)}}); err == nil {
+		write := url.Values{"who": {w.who}, "token": {fmt.Sprint(token)}}
+		if resp, err := http.PostForm(store, write); err == nil {
 			resp.Body.Close() // the parent judges what the store says
 		}
 		time.Sleep(time.Millisecond)
@@ -382,7 +386,10 @@ func (w *worker) writes(store string, token int64) {
 }
 
 // tellsRenewals reports each request to renew a lease.
-func (w *worker) tellsRenewals(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (w *worker) tellsRenewals(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+	streamer grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	s, err := streamer(ctx, desc, cc, method, opts...)
 	if err != nil || !strings.HasSuffix(method, "/LeaseKeepAlive") {
 		return s, err

@@ -78,7 +78,8 @@ func (w *wait) isIn() bool {
 // library.
 func (tr *trial) writers(admin *clientv3.Client) (n int) {
 	tr.Helper()
-	resp, err := admin.Get(tr.bounded(patience), tr.name+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	resp, err := admin.Get(tr.bounded(patience), tr.name+"/", clientv3.WithPrefix(),
+		clientv3.WithKeysOnly())
 	require.NoError(tr, err)
 	for _, kv := range resp.Kvs {
 		tail := strings.TrimPrefix(string(kv.Key), tr.name+"/")
@@ -117,8 +118,10 @@ func TestS33ReadersDoNotOvertakeAWriterThatWaits(t *testing.T) {
 		}
 		return row{
 			id: "S33", name: how.name, quick: 2, peer: recipe,
-			fault: "six readers " + how.name + " come and go, so that the lock is hardly ever free, and a writer comes",
-			must:  fmt.Sprintf("no read begins more than %v after the writer came and before it was in; it is in <= 5 s, and so is each reader after it", overtakes),
+			fault: "six readers " + how.name +
+				" come and go, so that the lock is hardly ever free, and a writer comes",
+			must: fmt.Sprintf("no read begins more than %v after the writer came and before it was in; "+
+				"it is in <= 5 s, and so is each reader after it", overtakes),
 		}
 	}, func(tr *trial, how crowd) {
 		c := etcdtest.Start(tr, 1)
@@ -146,7 +149,9 @@ func TestS33ReadersDoNotOvertakeAWriterThatWaits(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 		var stays []stay
 		for range 2 {
-			stays = append(stays, w.staysAmong(soon, "wait of the writer", func() bool { return tr.writers(admin) > 0 }))
+			stays = append(stays, w.staysAmong(soon, "wait of the writer", func() bool {
+				return tr.writers(admin) > 0
+			}))
 		}
 		tr.crowdGaveWay(stops, stays, event, soon, "wait of a reader behind the writer")
 	})
@@ -181,7 +186,9 @@ func (w *party) staysAmong(soon time.Duration, figure string, stands func() bool
 // crowdGaveWay ends a crowd. A stay may be overtaken only by holds that began within
 // overtakes of its arrival in line. After each stay, each member of the crowd must be in
 // soon.
-func (tr *trial) crowdGaveWay(stops []func() []time.Duration, stays []stay, overtakes, soon time.Duration, figure string) {
+func (tr *trial) crowdGaveWay(
+	stops []func() []time.Duration, stays []stay, overtakes, soon time.Duration, figure string,
+) {
 	tr.Helper()
 	overtook := 0
 	for _, stop := range stops {
@@ -214,7 +221,8 @@ func TestS34TheEntryOfAReaderThatDiedGoesWithItsLease(t *testing.T) {
 		must := "the writer in <= TTL + 1 s and the server's step of 0.5 s"
 		if beside {
 			name = "beside one that lives"
-			must = "the dead reader's entry is gone in that time, while the other one reads; the writer in <= 1 s after that one's Unlock"
+			must =
+				"the dead reader's entry is gone in that time, while the other one reads; the writer in <= 1 s after that one's Unlock"
 		}
 		return row{
 			id: "S34", name: name, quick: 2, peer: recipe,
@@ -297,76 +305,78 @@ func TestS36ReadersAreToldThatTheirKeyWasTakenAway(t *testing.T) {
 	t.Parallel()
 	const told = 1500 * time.Millisecond
 	type taking struct{ revokes, local bool }
-	sideBySide(t, []taking{{false, false}, {false, true}, {true, false}, {true, true}}, func(how taking) row {
-		name := "key deleted"
-		if how.revokes {
-			name = "lease revoked"
-		}
-		r := row{
-			id: "S36", name: name, quick: 1, peer: recipe,
-			fault: name + " under five readers of a Session, while a writer of another process waits",
-			must:  "all five are told in <= 1.5 s, each Unlock says that the lock was lost; the writer is in <= 3 s after that",
-		}
-		if how.local {
-			r.name += ", a writer of the same Session"
-			r.fault = name + " under five readers of a Session, while a writer of theirs waits"
-			r.must = "all five are told in <= 1.5 s, each Unlock says that the lock was lost; the writer is in after the last of them, and <= 3 s after it"
-		}
-		return r
-	}, func(tr *trial, how taking) {
-		c := etcdtest.Start(tr, 1)
-		admin := c.Client(tr)
-		readers := []*party{tr.partyFor(reading, "reader 0", c, 5*ttl)}
-		readers[0].locks()
-		for i := range 4 {
-			r := readers[0].beside(fmt.Sprint("reader ", i+1), reading)
-			r.locks()
-			readers = append(readers, r)
-		}
-		held, err := admin.Get(tr.bounded(patience), tr.name+"/", clientv3.WithPrefix())
-		require.NoError(tr, err)
-		require.NotEmpty(tr, held.Kvs)
-		w := readers[0].beside("w", writing)
-		if !how.local {
-			w = tr.partyFor(writing, "w", c, 5*ttl)
-		}
-		next := w.starts(context.Background())
-		if !how.local {
-			tr.lineIs(admin, len(held.Kvs)+1)
-		}
-		tr.phase(time.Second)
-		for _, r := range readers {
-			r.leaves()
-		}
-		for _, kv := range held.Kvs {
+	sideBySide(t, []taking{{false, false}, {false, true}, {true, false}, {true, true}},
+		func(how taking) row {
+			name := "key deleted"
 			if how.revokes {
-				_, err = admin.Revoke(tr.bounded(patience), clientv3.LeaseID(kv.Lease))
-			} else {
-				_, err = admin.Delete(tr.bounded(patience), string(kv.Key))
+				name = "lease revoked"
 			}
-			require.NoError(tr, err)
-			if how.revokes {
-				break // of all keys
+			r := row{
+				id: "S36", name: name, quick: 1, peer: recipe,
+				fault: name + " under five readers of a Session, while a writer of another process waits",
+				must:  "all five are told in <= 1.5 s, each Unlock says that the lock was lost; the writer is in <= 3 s after that",
 			}
-		}
-		taken := now()
-		for _, r := range readers {
-			r.loses(told + slack)
-			took := now() - taken
-			tr.figures.longest("time until told", took)
-			tr.must(took <= told, "%s was told after %v", r.who, took)
-		}
-		for i, r := range readers {
 			if how.local {
-				next.goesOnWaiting(50 * time.Millisecond)
+				r.name += ", a writer of the same Session"
+				r.fault = name + " under five readers of a Session, while a writer of theirs waits"
+				r.must =
+					"all five are told in <= 1.5 s, each Unlock says that the lock was lost; the writer is in after the last of them, and <= 3 s after it"
 			}
-			err := r.releases(patience)
-			tr.must(tr.side.Lost(err), "%s: Unlock said %v", readers[i].who, err)
-		}
-		next.follows("the last Unlock", now(), 3*time.Second)
-		w.unlocks()
-		tr.isEmptyWithin(admin, 3*time.Second)
-	})
+			return r
+		}, func(tr *trial, how taking) {
+			c := etcdtest.Start(tr, 1)
+			admin := c.Client(tr)
+			readers := []*party{tr.partyFor(reading, "reader 0", c, 5*ttl)}
+			readers[0].locks()
+			for i := range 4 {
+				r := readers[0].beside(fmt.Sprint("reader ", i+1), reading)
+				r.locks()
+				readers = append(readers, r)
+			}
+			held, err := admin.Get(tr.bounded(patience), tr.name+"/", clientv3.WithPrefix())
+			require.NoError(tr, err)
+			require.NotEmpty(tr, held.Kvs)
+			w := readers[0].beside("w", writing)
+			if !how.local {
+				w = tr.partyFor(writing, "w", c, 5*ttl)
+			}
+			next := w.starts(context.Background())
+			if !how.local {
+				tr.lineIs(admin, len(held.Kvs)+1)
+			}
+			tr.phase(time.Second)
+			for _, r := range readers {
+				r.leaves()
+			}
+			for _, kv := range held.Kvs {
+				if how.revokes {
+					_, err = admin.Revoke(tr.bounded(patience), clientv3.LeaseID(kv.Lease))
+				} else {
+					_, err = admin.Delete(tr.bounded(patience), string(kv.Key))
+				}
+				require.NoError(tr, err)
+				if how.revokes {
+					break // of all keys
+				}
+			}
+			taken := now()
+			for _, r := range readers {
+				r.loses(told + slack)
+				took := now() - taken
+				tr.figures.longest("time until told", took)
+				tr.must(took <= told, "%s was told after %v", r.who, took)
+			}
+			for i, r := range readers {
+				if how.local {
+					next.goesOnWaiting(50 * time.Millisecond)
+				}
+				err := r.releases(patience)
+				tr.must(tr.side.Lost(err), "%s: Unlock said %v", readers[i].who, err)
+			}
+			next.follows("the last Unlock", now(), 3*time.Second)
+			w.unlocks()
+			tr.isEmptyWithin(admin, 3*time.Second)
+		})
 }
 
 // S37. A process that reads and was frozen for longer than its TTL knows at its first look
@@ -402,8 +412,9 @@ func TestS38ReadersOnAMemberThatIsCutOffKnowBeforeTheWriterGetsIn(t *testing.T) 
 	sideBySide(t, []string{"leader", "follower"}, func(role string) row {
 		return row{
 			id: "S38", name: "member cut off, " + role, quick: 1, lanes: 4, peer: recipe,
-			fault: "three readers of a Session reach only a member that is cut from its peers, a " + role + ", while a writer waits elsewhere",
-			must:  "0 overlaps, least margin >= 100 ms", leastMargin: leastMargin,
+			fault: "three readers of a Session reach only a member that is cut from its peers, a " + role +
+				", while a writer waits elsewhere",
+			must: "0 overlaps, least margin >= 100 ms", leastMargin: leastMargin,
 		}
 	}, func(tr *trial, role string) {
 		c := etcdtest.Start(tr, 3)
@@ -493,7 +504,8 @@ func TestS39WhereEtcdIsSetBackReadersKeepTheLockOrAreTold(t *testing.T) {
 	sideBySide(t, []bool{true, false}, func(kept bool) row {
 		name, must := "with the readers", "no read lost; the writer in <= 5 s after the last release"
 		if !kept {
-			name, must = "before the readers", "each reader is told in <= 2 s, Unlock says that the lock was lost; the writer in <= 5 s after that"
+			name, must = "before the readers",
+				"each reader is told in <= 2 s, Unlock says that the lock was lost; the writer in <= 5 s after that"
 		}
 		return row{
 			id: "S39", name: name, quick: 1, lanes: 2, noPeer: true,
@@ -541,6 +553,8 @@ func TestS39WhereEtcdIsSetBackReadersKeepTheLockOrAreTold(t *testing.T) {
 		}
 		next.follows("the last release", now(), 5*time.Second)
 		w.unlocks()
-		tr.must(contract.Eventually(patience, func() bool { return tr.keys(admin) == 0 }), "keys are left")
+		tr.must(contract.Eventually(patience, func() bool {
+			return tr.keys(admin) == 0
+		}), "keys are left")
 	})
 }

@@ -25,12 +25,13 @@ type row struct {
 
 	leastMargin time.Duration // from the end of a hold by a loss to the next hold
 
-	quick   int // trials of a quick run, at least 1
-	full    int // trials of a full run without -trials
-	lanes   int // trials at once, 8 unless said otherwise: most of them wait most of the time
-	noPeer  bool
-	peer    string // instead of concurrency.Mutex
-	command string // the command that measures the row again, if it is not this test with -trials and -peer
+	quick  int // trials of a quick run, at least 1
+	full   int // trials of a full run without -trials
+	lanes  int // trials at once, 8 unless said otherwise: most of them wait most of the time
+	noPeer bool
+	peer   string // instead of concurrency.Mutex
+	// the command that measures the row again, if it is not this test with -trials and -peer
+	command string
 }
 
 // slack is what a loaded machine may take for something that is due now.
@@ -54,7 +55,8 @@ func prove(t *testing.T, r row, story func(tr *trial)) {
 			record.Save(t, record.Result{
 				Row: r.id, Case: r.name, Fault: r.fault, Must: r.must, Side: s.Name, Peer: r.peer,
 				N: f.n, Broken: f.broken, Figures: f.String(), Etcd: version.Version,
-				Command: cmp.Or(r.command, fmt.Sprintf("go test . -run '^%s$' -trials %d -peer", strings.Split(t.Name(), "/")[0], f.n)),
+				Command: cmp.Or(r.command,
+					fmt.Sprintf("go test . -run '^%s$' -trials %d -peer", strings.Split(t.Name(), "/")[0], f.n)),
 			})
 		})
 	}
@@ -73,7 +75,8 @@ func (r row) run(t *testing.T, s side.Side, story func(tr *trial)) *figures {
 		all.Go(func() {
 			defer func() { <-free }()
 			t.Run(fmt.Sprint("trial ", i+1), func(t *testing.T) {
-				tr := &trial{T: t, row: r, side: s, i: i, n: n, figures: f, name: fmt.Sprintf("lock/%s/%d", r.id, i)}
+				tr := &trial{T: t, row: r, side: s, i: i, n: n, figures: f,
+					name: fmt.Sprintf("lock/%s/%d", r.id, i)}
 				// It comes first, so that it runs when all else that the trial made has
 				// ended.
 				t.Cleanup(tr.judge)
@@ -147,7 +150,8 @@ func (tr *trial) begins(who string, token int64, from time.Duration) *span {
 func (tr *trial) beginsTo(u use, who string, token int64, from time.Duration) *span {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	s := &span{who: who, shares: u == reading || u.weight() > 0, weight: u.weight(), token: token, from: from, epoch: tr.epoch}
+	s := &span{who: who, shares: u == reading || u.weight() > 0, weight: u.weight(), token: token,
+		from: from, epoch: tr.epoch}
 	tr.spans = append(tr.spans, s)
 	return s
 }
@@ -197,7 +201,8 @@ func (tr *trial) judge() {
 			say = tr.Error
 		}
 		const enough = 5
-		say(fmt.Sprintf("broken %d times:\n%s", len(tr.broken), strings.Join(tr.broken[:min(enough, len(tr.broken))], "\n")))
+		say(fmt.Sprintf("broken %d times:\n%s", len(tr.broken),
+			strings.Join(tr.broken[:min(enough, len(tr.broken))], "\n")))
 	}
 	tr.figures.count(len(tr.broken) > 0)
 }
@@ -212,7 +217,8 @@ func (tr *trial) countPermits() {
 			}
 		}
 		if held > permits {
-			tr.broken = append(tr.broken, fmt.Sprintf("%d permits of %d were held, for %v", held, permits, least-s.from))
+			tr.broken = append(tr.broken, fmt.Sprintf("%d permits of %d were held, for %v", held, permits,
+				least-s.from))
 		}
 	}
 }
@@ -222,18 +228,21 @@ func (tr *trial) compare(last, s *span) {
 	switch gap := s.from - last.until; {
 	case gap < 0:
 		overlap := min(s.until, last.until) - s.from
-		tr.broken = append(tr.broken, fmt.Sprintf("%s and %s both believed to hold the lock, for %v", last.who, s.who, overlap))
+		tr.broken = append(tr.broken, fmt.Sprintf("%s and %s both believed to hold the lock, for %v",
+			last.who, s.who, overlap))
 		tr.figures.longest("overlap", overlap)
 		tr.figures.add("overlaps", 1)
 	case last.lost:
 		tr.figures.shortest("margin", gap)
 		if gap < tr.row.leastMargin {
-			tr.broken = append(tr.broken, fmt.Sprintf("%s knew only %v before %s got in", last.who, gap, s.who))
+			tr.broken = append(tr.broken,
+				fmt.Sprintf("%s knew only %v before %s got in", last.who, gap, s.who))
 		}
 	}
 	told := tr.side.Name == side.Ours.Name || s.token != 0 // a recipe.RWMutex has no token
 	if told && s.epoch == last.epoch && !grows(last.token, s.token) {
-		tr.broken = append(tr.broken, fmt.Sprintf("token %d of %s after %d of %s", s.token, s.who, last.token, last.who))
+		tr.broken = append(tr.broken, fmt.Sprintf("token %d of %s after %d of %s", s.token, s.who,
+			last.token, last.who))
 	}
 }
 
@@ -246,7 +255,8 @@ type figures struct {
 }
 
 func newFigures(n int) *figures {
-	return &figures{n: n, least: map[string]time.Duration{}, most: map[string]time.Duration{}, sums: map[string]int{}}
+	return &figures{n: n, least: map[string]time.Duration{}, most: map[string]time.Duration{},
+		sums: map[string]int{}}
 }
 
 func (f *figures) count(broken bool) {

@@ -36,7 +36,9 @@ func TestS11NoAcknowledgedAddIsLost(t *testing.T) {
 	prove(t, row{
 		id: "S11", full: min(5, *trials), lanes: 2,
 		fault: "a set in etcd, read, modified and written under the lock, the write guarded by the hold: S1 to S4 at random",
-		must:  fmt.Sprintf("no acknowledged add lost in >= %d for each trial, some late writes refused, porcupine says Ok", adds),
+		must: fmt.Sprintf(
+			"no acknowledged add lost in >= %d for each trial, some late writes refused, porcupine says Ok",
+			adds),
 	}, func(tr *trial) {
 		c := etcdtest.Start(tr, members)
 		acknowledged, refused := []event{}, 0
@@ -48,7 +50,8 @@ func TestS11NoAcknowledgedAddIsLost(t *testing.T) {
 				for m := range members {
 					network = append(network, c.Proxy(tr, m))
 				}
-				w := s.contender(fmt.Sprintf("client %d", i), time.Second, network, order{Set: set, Guards: true, Stops: true})
+				w := s.contender(fmt.Sprintf("client %d", i), time.Second, network,
+					order{Set: set, Guards: true, Stops: true})
 				s.strikes(w.who, 4, w.faults(true)...)
 				w.wakes()
 			}
@@ -128,20 +131,24 @@ func TestS11AWriteThatComesTooLateIsRefusedByTheGuardOnly(t *testing.T) {
 func TestS11AWriteOfUnknownOutcomeIsRefusedOnceItsHoldHasEnded(t *testing.T) {
 	t.Parallel()
 	for _, ends := range []bool{true, false} {
-		name, must := "a write of unknown outcome, then a new hold", "it is refused when it comes, and the next write stays"
+		name, must := "a write of unknown outcome, then a new hold",
+			"it is refused when it comes, and the next write stays"
 		if !ends {
-			name, must = "a write of unknown outcome, then another in the same hold", "(the control: it undoes the next write)"
+			name, must = "a write of unknown outcome, then another in the same hold",
+				"(the control: it undoes the next write)"
 		}
 		t.Run(name, func(t *testing.T) {
 			prove(t, row{
 				id: "S11", name: name, quick: 2,
-				fault: "a write under the lock fails as Unavailable, and reaches etcd after the next one", must: must,
+				fault: "a write under the lock fails as Unavailable, and reaches etcd after the next one",
+				must:  must,
 			}, func(tr *trial) {
 				c := etcdtest.Start(tr, 1)
 				a := tr.party("a", c, 10*ttl)
 				set := "set/" + tr.name
 				writes := func(value string) error {
-					_, err := a.client.Txn(tr.bounded(patience)).If(a.lock.IsOwner()).Then(clientv3.OpPut(set, value)).Commit()
+					_, err := a.client.Txn(tr.bounded(patience)).If(a.lock.IsOwner()).Then(clientv3.OpPut(set,
+						value)).Commit()
 					return err
 				}
 				a.locks()

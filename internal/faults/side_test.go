@@ -59,7 +59,9 @@ func opens(s side.Side, c *clientv3.Client, name, who string, ttl time.Duration)
 }
 
 // opensFor opens a lock for a use.
-func opensFor(u use, s side.Side, c *clientv3.Client, name, who string, ttl time.Duration) (*lock, error) {
+func opensFor(
+	u use, s side.Side, c *clientv3.Client, name, who string, ttl time.Duration,
+) (*lock, error) {
 	opts := []etcdlock.SessionOption{etcdlock.WithOwner(who)}
 	if sharing() {
 		opts = append(opts, etcdlock.WithHandoff(3), etcdlock.WithLinger(200*time.Millisecond))

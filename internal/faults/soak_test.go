@@ -20,7 +20,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
-var soak = flag.Duration("soak", 0, "how long the soak lasts, with a fleet of full size; 0 for a short one")
+var soak = flag.Duration("soak", 0,
+	"how long the soak lasts, with a fleet of full size; 0 for a short one")
 
 const (
 	// soakTTL is longer than an election.
@@ -134,7 +135,8 @@ type soaker struct {
 
 // soaker opens the jth Session of the ith client.
 func (l *rooms) soaker(client *clientv3.Client, i, j int) *soaker {
-	f := &soaker{all: l, room: l.names[(i+j)%len(l.names)], who: fmt.Sprintf("Session %d of client %d", j, i)}
+	f := &soaker{all: l, room: l.names[(i+j)%len(l.names)],
+		who: fmt.Sprintf("Session %d of client %d", j, i)}
 	var err error
 	f.lock, err = opens(side.Ours, client, f.room.name, f.who, soakTTL)
 	require.NoError(l.tr, err)
@@ -225,7 +227,9 @@ func (f *soaker) visits() {
 
 // cuts are the faults of a client's network.
 func (c *contender) cuts(sometimesOne bool) []fault {
-	return slices.DeleteFunc(c.faults(sometimesOne), func(f fault) bool { return f.name == standsStill })
+	return slices.DeleteFunc(c.faults(sometimesOne), func(f fault) bool {
+		return f.name == standsStill
+	})
 }
 
 // rest is what there is while nothing happens.
@@ -251,7 +255,9 @@ func heap() uint64 {
 // isQuiet waits until the library has no more goroutines than b. A Session that was left
 // open has some for two TTLs.
 func (b *rest) isQuiet() {
-	b.tr.must(contract.Eventually(soakTTL, func() bool { return contract.LibraryGoroutines() <= b.goroutines }),
+	b.tr.must(contract.Eventually(soakTTL, func() bool {
+		return contract.LibraryGoroutines() <= b.goroutines
+	}),
 		"%d goroutines of the library, %d before", contract.LibraryGoroutines(), b.goroutines)
 }
 

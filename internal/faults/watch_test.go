@@ -43,7 +43,9 @@ func TestS20AWaiterGetsInThoughItsWatchTellsNothing(t *testing.T) {
 		{"the server cancels the watch", func(b *party, n network) func() {
 			n.watch.armed.Store(true)
 			return func() {
-				require.True(b.tr, contract.Eventually(patience, func() bool { return !n.watch.armed.Load() }), "no event came")
+				require.True(b.tr, contract.Eventually(patience, func() bool {
+					return !n.watch.armed.Load()
+				}), "no event came")
 			}
 		}},
 		{"the stream is reset", fault(etcdtest.DropReply("Watch", codes.Unavailable).When(etcdtest.Events).Times(1))},

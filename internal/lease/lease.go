@@ -24,8 +24,9 @@ const (
 var (
 	errUnused       = errors.New("lease given back: nobody used it")
 	errDoubtful     = errors.New("a request with this lease may still be under way")
-	errGrantTooLate = errors.New("the granted lease was over before it could be used: safety margin too large, or etcd too slow")
-	errDeposed      = errors.New("renewed by a member that does not lead any more, it seems")
+	errGrantTooLate = errors.New(
+		"the granted lease was over before it could be used: safety margin too large, or etcd too slow")
+	errDeposed = errors.New("renewed by a member that does not lead any more, it seems")
 )
 
 // A Lease is one etcd lease and what is known about it. It may be used as long as its trust

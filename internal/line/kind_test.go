@@ -39,7 +39,8 @@ func TestTheKeyTellsTheKind(t *testing.T) {
 		"fffffffe-0001-8dad-71d1-00020c04fd43":  line.Exclusive, // another variant
 		"fffffffd-6ba7-8dad-81d1-80b400c04fd4":  line.Exclusive,
 		"6ba7b810-9dad-81d1-80b4-00c04fd430c8":  line.Exclusive,
-		idA:                                     line.Exclusive, hex: line.Exclusive, "ffffffff0": line.Exclusive, "": line.Exclusive,
+		idA:                                     line.Exclusive, hex: line.Exclusive,
+		"ffffffff0": line.Exclusive, "": line.Exclusive,
 	} {
 		require.Equal(t, kind, line.Entry{Key: name + "/" + tail}.Kind(), "%s", tail)
 	}

@@ -21,7 +21,8 @@ func entryWith(value string) line.Entry {
 // To put a request into a value changes nothing else in it, whether this version knows it
 // or not. The request is read as it was made.
 func TestARecallIsPutIntoAValue(t *testing.T) {
-	text, err := line.NewText(line.Value{Owner: "<api>", Host: "h", PID: 1, Recallable: true}, line.Read)
+	text, err := line.NewText(line.Value{Owner: "<api>", Host: "h", PID: 1, Recallable: true},
+		line.Read)
 	require.NoError(t, err)
 	value := text.Since(time.Now())
 	require.True(t, entryWith(value).Value().Recallable)
@@ -52,12 +53,15 @@ func TestARecallIsPutIntoAValue(t *testing.T) {
 
 // To put an info into a value changes nothing else in it, whether this version knows it or not.
 func TestAnInfoIsPutIntoAValue(t *testing.T) {
-	text, err := line.NewText(line.Value{Owner: "<api>", Host: "h", PID: 1, Info: "starts", Recallable: true}, line.Read)
+	text, err := line.NewText(line.Value{Owner: "<api>", Host: "h", PID: 1, Info: "starts",
+		Recallable: true}, line.Read)
 	require.NoError(t, err)
-	value, err := entryWith(strings.TrimSuffix(text.Since(time.Now()), "}") + `,"future":{"a":[1,2.50]}}`).
+	value, err := entryWith(strings.TrimSuffix(text.Since(time.Now()), "}") +
+		`,"future":{"a":[1,2.50]}}`).
 		Recalled(line.Recall{ID: "x", By: "op", Grace: time.Second})
 	require.NoError(t, err)
-	for _, info := range []string{"10.0.0.7:80", "<&>\u2028🔒", "", strings.Repeat("\x01", line.MaxInfo)} {
+	for _, info := range []string{"10.0.0.7:80", "<&>\u2028🔒", "",
+		strings.Repeat("\x01", line.MaxInfo)} {
 		was := entryWith(value)
 		value, err = was.Informed(info)
 		require.NoError(t, err)
@@ -82,7 +86,8 @@ func TestAnInfoIsPutIntoAValue(t *testing.T) {
 // A grace is stored in milliseconds and rounded up, so that the shortest one is not none.
 func TestTheGraceOfARecallIsRoundedUp(t *testing.T) {
 	for grace, want := range map[time.Duration]time.Duration{
-		0: 0, 1: time.Millisecond, time.Millisecond: time.Millisecond, time.Millisecond + 1: 2 * time.Millisecond,
+		0: 0, 1: time.Millisecond, time.Millisecond: time.Millisecond,
+		time.Millisecond + 1: 2 * time.Millisecond,
 	} {
 		value, err := entryWith(ours).Recalled(line.Recall{ID: "x", Grace: grace})
 		require.NoError(t, err)
@@ -101,8 +106,10 @@ func TestTheGraceOfARecallIsRoundedUp(t *testing.T) {
 func FuzzRecall(f *testing.F) {
 	for _, request := range []string{
 		`null`, `7`, `{}`, `[]`, `""`, `{"id":"x"}`, `{"id":"","grace_ms":1}`, `{"id":"x","grace_ms":-1}`,
-		`{"id":"x","grace_ms":1.5}`, `{"id":"x","grace_ms":1e30}`, `{"id":"x","grace_ms":9223372036854775807}`,
-		`{"id":"x","grace_ms":1,"by":"` + strings.Repeat("b", 257) + `"}`, `{"id":"x","grace_ms":1,"reason":7}`,
+		`{"id":"x","grace_ms":1.5}`, `{"id":"x","grace_ms":1e30}`,
+		`{"id":"x","grace_ms":9223372036854775807}`,
+		`{"id":"x","grace_ms":1,"by":"` + strings.Repeat("b", 257) + `"}`,
+		`{"id":"x","grace_ms":1,"reason":7}`,
 		`{"id":"x","grace_ms":1}`, `{"id":"x","by":"op","reason":"why","grace_ms":0}`,
 	} {
 		f.Add(request)

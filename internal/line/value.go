@@ -187,6 +187,6 @@ func CheckInfo(info string) error {
 	return nil
 }
 
-// MayBeAdopted reports whether e may wait to be adopted, or was adopted: another value was put since
-// the key was made.
+// MayBeAdopted reports whether e may wait to be adopted, or was adopted: another value was put
+// since the key was made.
 func (e Entry) MayBeAdopted() bool { return e.Mod != e.Rev }

@@ -53,7 +53,8 @@ var olderVersion = sync.OnceValues(func() (olderProgram, error) {
 		from += " (" + why.Error() + ")"
 	}
 	program.from = from
-	args = append([]string{"GOWORK=off", "go", "build", "-o", program.path}, append(args, "./before")...)
+	args = append([]string{"GOWORK=off", "go", "build", "-o", program.path},
+		append(args, "./before")...)
 	if out, err := runs(".", "env", args...); err != nil {
 		return program, fmt.Errorf("%w\n%s", err, out)
 	}

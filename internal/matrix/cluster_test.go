@@ -41,21 +41,25 @@ func newServer(t testing.TB, program, url, log string, args ...string) *server {
 
 // startCluster boots a cluster of a version. It adds args to the command line of each
 // member.
-func startCluster(t testing.TB, v *version, members int, certs *certificates, args ...string) *cluster {
+func startCluster(
+	t testing.TB, v *version, members int, certs *certificates, args ...string,
+) *cluster {
 	t.Helper()
 	c := &cluster{t: t}
 	scheme := "http"
 	if certs != nil {
 		scheme = "https"
 		c.root.Certificates = &certs.Files
-		args = append(args, "--client-cert-auth", "--trusted-ca-file", certs.CA, "--cert-file", certs.Cert, "--key-file", certs.Key)
+		args = append(args, "--client-cert-auth", "--trusted-ca-file", certs.CA, "--cert-file",
+			certs.Cert, "--key-file", certs.Key)
 	}
 	dir := t.TempDir()
 	all, err := child.EtcdMembers(members, scheme, dir)
 	require.NoError(t, err)
 	for _, member := range all {
 		args := append(append(member.Args, "--log-level", "warn"), append(v.args, args...)...)
-		m := newServer(t, v.program(t, "etcd"), scheme+"://"+member.Client, filepath.Join(dir, member.Name+".log"), args...)
+		m := newServer(t, v.program(t, "etcd"), scheme+"://"+member.Client,
+			filepath.Join(dir, member.Name+".log"), args...)
 		c.members = append(c.members, m)
 		c.root.Endpoints = append(c.root.Endpoints, m.url)
 		m.start()
@@ -86,7 +90,8 @@ func (c *cluster) version() string {
 	c.t.Helper()
 	config, err := c.root.TLS()
 	require.NoError(c.t, err)
-	web := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}, Timeout: patience}
+	web := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true},
+		Timeout: patience}
 	resp, err := web.Get(c.root.Endpoints[0] + "/version")
 	require.NoError(c.t, err)
 	defer resp.Body.Close()

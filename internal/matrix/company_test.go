@@ -67,7 +67,9 @@ type visit struct {
 // visits makes a guest queue. It returns when the guest stands in line, and knows that if
 // that matters: a concurrency.Mutex whose context ends before the answer to its put leaves
 // its key behind.
-func (tr *trial) visits(who string, comes func(*trial, *visit, time.Duration) error, ttl time.Duration) *visit {
+func (tr *trial) visits(
+	who string, comes func(*trial, *visit, time.Duration) error, ttl time.Duration,
+) *visit {
 	line := tr.line()
 	v := &visit{tr: tr, who: who, in: make(chan struct{}), out: make(chan error, 1)}
 	err := comes(tr, v, ttl)
@@ -164,7 +166,8 @@ func (tr *trial) outside() door.Door {
 // interrupted.
 func etcdctl(tr *trial, v *visit, ttl time.Duration) error {
 	seconds := strconv.Itoa(int(ttl / time.Second))
-	cmd := exec.Command(tr.version.program(tr.t, "etcdctl"), append(tr.outside().Args(), "lock", "--ttl", seconds, tr.full())...)
+	cmd := exec.Command(tr.version.program(tr.t, "etcdctl"),
+		append(tr.outside().Args(), "lock", "--ttl", seconds, tr.full())...)
 	return v.runs(cmd)
 }
 

@@ -80,7 +80,9 @@ func familyStories() (all []story) {
 			where = nil
 		}
 		tells := func(what string, tell func(*trial, guest)) {
-			all = append(all, story{name: g.name + ": " + what, where: where, tell: func(tr *trial) { tell(tr, g) }})
+			all = append(all, story{name: g.name + ": " + what, where: where, tell: func(tr *trial) {
+				tell(tr, g)
+			}})
 		}
 		tells("several names beside it", severalBeside)
 		tells("permits beside it", permitsBeside)
@@ -88,7 +90,9 @@ func familyStories() (all []story) {
 		tells("a leader beside it", leaderBeside)
 	}
 	return append(all,
-		story{name: older + ": crashes among permits", tell: func(tr *trial) { tr.crashesAmong(onePermit) }},
+		story{name: older + ": crashes among permits", tell: func(tr *trial) {
+			tr.crashesAmong(onePermit)
+		}},
 		story{name: older + ": a crash before several names", tell: crashBeforeSeveral},
 	)
 }
@@ -98,7 +102,8 @@ func familyStories() (all []story) {
 // name | a unlocks, both get in.
 func severalBeside(tr *trial, g guest) {
 	other := tr.second()
-	a, b, c := tr.partyFor(several, "a", lasting), tr.party("b", lasting), tr.partyFor(several, "c", lasting)
+	a, b, c := tr.partyFor(several, "a", lasting), tr.party("b", lasting),
+		tr.partyFor(several, "c", lasting)
 	first := g.visits(other, "1", lasting)
 	first.getsIn(soon)
 	second := a.waits()

@@ -37,7 +37,9 @@ var deadToken = []string{"etcdserver: invalid auth token", "does not get in"}
 
 // known returns the flaw of etcd's that a story meets here, or nil if there is none.
 func (w *world) known(st story) *flaw {
-	i := slices.IndexFunc(flaws, func(f flaw) bool { return f.story == st.name && f.where(w.setup, w.version) })
+	i := slices.IndexFunc(flaws, func(f flaw) bool {
+		return f.story == st.name && f.where(w.setup, w.version)
+	})
 	if i < 0 {
 		return nil
 	}
@@ -93,7 +95,8 @@ func TestClientv3AloneCannotRenewATokenOf34(t *testing.T) {
 		_, err := client.Get(ctx, "x")
 		return err
 	}
-	alone, err := clientv3.New(clientv3.Config{Endpoints: w.door.Endpoints, Username: w.door.User, Password: w.door.Password, Logger: zap.NewNop()})
+	alone, err := clientv3.New(clientv3.Config{Endpoints: w.door.Endpoints, Username: w.door.User,
+		Password: w.door.Password, Logger: zap.NewNop()})
 	require.NoError(t, err)
 	defer alone.Close()
 	helped, err := w.door.Dial()

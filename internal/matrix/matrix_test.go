@@ -34,7 +34,9 @@ func TestMain(m *testing.M) {
 
 // lockName is the name of a story's lock.
 func lockName(st story) string {
-	return fmt.Sprintf("matrix/%d", slices.IndexFunc(stories, func(other story) bool { return other.name == st.name }))
+	return fmt.Sprintf("matrix/%d", slices.IndexFunc(stories, func(other story) bool {
+		return other.name == st.name
+	}))
 }
 
 func lockNames() (names []string) {
@@ -55,7 +57,8 @@ func TestMatrix(t *testing.T) {
 					t.Parallel()
 					w := s.open(t, v, lockNames())
 					c := w.tells(t)
-					c.Version, c.Setup, c.Etcd, c.Date = v.name, s.name, w.cluster.version(), time.Now().Format(time.DateOnly)
+					c.Version, c.Setup, c.Etcd, c.Date = v.name, s.name, w.cluster.version(),
+						time.Now().Format(time.DateOnly)
 					save(t, c)
 				})
 			}

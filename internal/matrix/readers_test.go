@@ -14,7 +14,9 @@ func readersStories() (all []story) {
 			})
 		}})
 	}
-	return append(all, story{name: older + ": crashes among readers", tell: func(tr *trial) { tr.crashesAmong(reading) }})
+	return append(all, story{name: older + ": crashes among readers", tell: func(tr *trial) {
+		tr.crashesAmong(reading)
+	}})
 }
 
 // a and b read, c waits to write, d waits behind it to read | e's TryRLock does not get in | a and

@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var record = flag.Bool("record", false, "write what this run has found to results.json and README.md")
+var record = flag.Bool("record", false,
+	"write what this run has found to results.json and README.md")
 
 // A cell is what a version with a setup has shown.
 type cell struct {
@@ -61,7 +62,8 @@ func save(t *testing.T, c cell) {
 	all := load(t)
 	all = slices.DeleteFunc(all, func(old cell) bool {
 		row, column := old.index()
-		return old.Version == c.Version && old.Setup == c.Setup || row < 0 || column < 0 // no more in the matrix
+		// no more in the matrix
+		return old.Version == c.Version && old.Setup == c.Setup || row < 0 || column < 0
 	})
 	all = append(all, c)
 	slices.SortFunc(all, func(a, b cell) int {
@@ -115,7 +117,8 @@ func table(all []cell) string {
 		etcds[column], dates[column] = older(etcds[column], c.Etcd), older(dates[column], c.Date)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "| setup | %s |\n|---|%s\n", strings.Join(etcds, " | "), strings.Repeat("---|", len(versions)))
+	fmt.Fprintf(&b, "| setup | %s |\n|---|%s\n", strings.Join(etcds, " | "),
+		strings.Repeat("---|", len(versions)))
 	for row, s := range setups {
 		fmt.Fprintf(&b, "| %s |", s.name)
 		for _, c := range cells[row] {

@@ -69,11 +69,13 @@ func (s setup) open(t testing.TB, v *version, names []string) *world {
 	args := []string{"--bcrypt-cost", "4"} // the least that bcrypt takes, for speed
 	switch s.token {
 	case "simple":
-		args = append(args, "--auth-token", "simple", "--auth-token-ttl", strconv.Itoa(int(tokenLife/time.Second)))
+		args = append(args, "--auth-token", "simple", "--auth-token-ttl",
+			strconv.Itoa(int(tokenLife/time.Second)))
 	case "jwt":
 		key := filepath.Join(dir, "jwt.pem")
 		writeKey(t, key, newKey(t))
-		args = append(args, "--auth-token", "jwt,sign-method=ES256,ttl="+tokenLife.String()+",priv-key="+key)
+		args = append(args, "--auth-token", "jwt,sign-method=ES256,ttl="+tokenLife.String()+
+			",priv-key="+key)
 	}
 	w.cluster = startCluster(t, v, s.members, certs, args...)
 	w.cluster.root.LoneAuth = s.token != "" && v.keepsDeadTokensOut
@@ -112,7 +114,8 @@ func (s setup) enableUsers(t testing.TB, root door.Door, names []string) {
 		contract.AddUser(ctx, t, admin, user, "secret of "+user)
 	}
 	allows := func(from, to string) {
-		_, err := admin.RoleGrantPermission(ctx, "tenant", from, to, clientv3.PermissionType(clientv3.PermReadWrite))
+		_, err := admin.RoleGrantPermission(ctx, "tenant", from, to,
+			clientv3.PermissionType(clientv3.PermReadWrite))
 		require.NoError(t, err)
 	}
 	if s.role {
@@ -155,7 +158,8 @@ func newCertificates(t testing.TB, dir string) *certificates {
 func (c *certificates) issue(t testing.TB, name string) *certificates {
 	t.Helper()
 	issued := *c
-	issued.Cert, issued.Key = filepath.Join(filepath.Dir(c.CA), name+".crt"), filepath.Join(filepath.Dir(c.CA), name+".key")
+	issued.Cert, issued.Key = filepath.Join(filepath.Dir(c.CA), name+".crt"),
+		filepath.Join(filepath.Dir(c.CA), name+".key")
 	key, cert := newKey(t), template()
 	cert.Subject.CommonName = name
 	cert.KeyUsage = x509.KeyUsageDigitalSignature
@@ -191,5 +195,6 @@ func writeKey(t testing.TB, path string, key *ecdsa.PrivateKey) {
 
 func writePEM(t testing.TB, path, kind string, der []byte) {
 	t.Helper()
-	require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+	require.NoError(t,
+		os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 }

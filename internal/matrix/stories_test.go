@@ -39,7 +39,8 @@ func locksAndUnlocks(tr *trial) {
 	for range 3 {
 		a.locks()
 		line := tr.lineIs(1)
-		tr.must(line[0].Token == a.Token(), "the token is %d, the key's create revision %d", a.Token(), line[0].Token)
+		tr.must(line[0].Token == a.Token(), "the token is %d, the key's create revision %d", a.Token(),
+			line[0].Token)
 		a.unlocks()
 		tr.lineIs(0)
 	}
@@ -66,7 +67,8 @@ func tries(tr *trial) {
 	err := b.TryLock(tr.bounded(soon))
 	taken, is := errors.AsType[*etcdlock.LockedError](err)
 	tr.must(errors.Is(err, etcdlock.ErrLocked) && is, "b: TryLock of what is taken: %v", err)
-	tr.must(taken.Ahead == 1 && taken.Holder.Token == a.Token(), "b: TryLock says %d ahead, held with token %d", taken.Ahead, taken.Holder.Token)
+	tr.must(taken.Ahead == 1 && taken.Holder.Token == a.Token(),
+		"b: TryLock says %d ahead, held with token %d", taken.Ahead, taken.Holder.Token)
 	tr.lineIs(1)
 	a.unlocks()
 	err = b.TryLock(tr.bounded(soon))
@@ -125,7 +127,8 @@ func waitsInVain(tr *trial) {
 	began := time.Now()
 	err := b.Lock(tr.bounded(bound))
 	took := time.Since(began)
-	tr.must(errors.Is(err, context.DeadlineExceeded) && errors.Is(err, etcdlock.ErrLocked), "b waited for %v: Lock: %v", took, err)
+	tr.must(errors.Is(err, context.DeadlineExceeded) && errors.Is(err, etcdlock.ErrLocked),
+		"b waited for %v: Lock: %v", took, err)
 	tr.must(took >= bound && took < bound+slack, "a wait of %v took %v", bound, took)
 	tr.lineIs(1)
 	a.unlocks()
@@ -157,7 +160,8 @@ func isRefused(tr *trial) {
 	name := tr.name
 	tr.name += "-of-others"
 	a := tr.party("a", lasting)
-	for verb, call := range map[string]func(context.Context) error{"Lock": a.Lock, "TryLock": a.TryLock} {
+	for verb, call := range map[string]func(context.Context) error{"Lock": a.Lock,
+		"TryLock": a.TryLock} {
 		began := time.Now()
 		err := call(tr.bounded(soon))
 		took := time.Since(began)

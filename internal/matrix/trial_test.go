@@ -137,7 +137,8 @@ func (tr *trial) full() string { return tr.setup.namespace + tr.name }
 // line returns the contenders in line, as root sees them.
 func (tr *trial) line() (line []etcdlock.Contender) {
 	var err error
-	answers := contract.Eventually(soon, func() bool { // an election, or a token that a member does not know yet
+	// an election, or a token that a member does not know yet
+	answers := contract.Eventually(soon, func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
 		line, err = etcdlock.Contenders(ctx, tr.admin, tr.full())
@@ -185,12 +186,16 @@ func (tr *trial) partyFor(u use, who string, ttl time.Duration) *party {
 
 // counts stands below the client's own interceptor, which asks for a new token and tries
 // again.
-func (p *party) counts(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (p *party) counts(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	if errors.Is(rpctypes.Error(err), rpctypes.ErrInvalidAuthToken) {
 		p.refused.Add(1)
 	}
-	if txn, is := reply.(*pb.TxnResponse); is && err == nil && slices.ContainsFunc(txn.Responses, hasPut) {
+	if txn, is := reply.(*pb.TxnResponse); is && err == nil &&
+		slices.ContainsFunc(txn.Responses, hasPut) {
 		p.writes.Add(1)
 	}
 	return err
@@ -268,7 +273,9 @@ func (tr *trial) lineStays(n int) {
 func (p *party) waits() *wait {
 	line := p.tr.line()
 	w := p.begins()
-	queues := contract.Eventually(soon, func() bool { return len(w.done) > 0 || len(p.tr.line()) == len(line)+1 })
+	queues := contract.Eventually(soon, func() bool {
+		return len(w.done) > 0 || len(p.tr.line()) == len(line)+1
+	})
 	w.stillWaits()
 	p.tr.must(queues, "%s does not stand in line after %v", p.who, soon)
 	return w

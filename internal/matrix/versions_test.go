@@ -18,8 +18,10 @@ import (
 )
 
 var (
-	wanted = flag.String("versions", "oldest,newest", "the columns to run: oldest, newest, all, or versions such as 3.5")
-	etcd34 = flag.String("etcd34", "", "directory with etcd and etcdctl of 3.4, instead of Debian's packages")
+	wanted = flag.String("versions", "oldest,newest",
+		"the columns to run: oldest, newest, all, or versions such as 3.5")
+	etcd34 = flag.String("etcd34", "",
+		"directory with etcd and etcdctl of 3.4, instead of Debian's packages")
 )
 
 // A version is a column of the matrix.
@@ -107,7 +109,8 @@ func packaged(t testing.TB, dir string) {
 		apt := func(args ...string) {
 			t.Helper()
 			out, err := runs(dir, "apt-get", append([]string{
-				"-o", "Dir::State::lists=" + filepath.Join(dir, "lists"), "-o", "Dir::Cache=" + filepath.Join(dir, "cache"),
+				"-o", "Dir::State::lists=" + filepath.Join(dir, "lists"), "-o",
+				"Dir::Cache=" + filepath.Join(dir, "cache"),
 			}, args...)...)
 			require.NoError(t, err, `%s
 etcd 3.4 is taken from the packages of Debian 12. On another system, say where it is:

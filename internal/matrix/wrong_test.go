@@ -20,9 +20,12 @@ var wrongs = []struct {
 }{
 	{"it is none", func(l lock) lock { return noLock{l} }, nil},
 	{"Unlock releases nothing", func(l lock) lock { return keeper{l} }, []string{
-		"lock and unlock", "hand-over in order", "TryLock of what is taken", "etcdctl lock: first come, first served",
-		"readers and writers in order", older + ": readers beside it", older + ": several names beside it",
-		older + ": permits beside it", older + ": a leader beside it", older + ": a crash before several names",
+		"lock and unlock", "hand-over in order", "TryLock of what is taken",
+		"etcdctl lock: first come, first served",
+		"readers and writers in order", older + ": readers beside it",
+		older + ": several names beside it",
+		older + ": permits beside it", older + ": a leader beside it",
+		older + ": a crash before several names",
 	}},
 	{"Unlock always says nil", func(l lock) lock { return liar{l} }, []string{"a revoked lease is learnt", "Unlock after Break"}},
 	{"a loss is not told", func(l lock) lock { return mute{l} }, []string{

@@ -27,10 +27,12 @@ import (
 var (
 	all   = flag.Bool("mutants", false, "have all mutants killed, which takes minutes, instead of two")
 	only  = flag.String("mutant", "", "have the mutants killed whose names contain this")
-	files = flag.String("changed", "", "have those killed that edit a package of one of these files, or have a killer "+
-		"there, or two if none does")
+	files = flag.String("changed", "",
+		"have those killed that edit a package of one of these files, or have a killer "+
+			"there, or two if none does")
 	byWays = flag.Bool("explored", false, "have the cores' killed by explorations alone")
-	kind   = flag.String("killers", "", "have them killed by computing killers only, or by waiting or simulating ones")
+	kind   = flag.String("killers", "",
+		"have them killed by computing killers only, or by waiting or simulating ones")
 )
 
 // module is the root of the module, seen from here.
@@ -123,13 +125,16 @@ func TestEveryMutantFitsTheLibrary(t *testing.T) {
 	s := newSchema(t, mutants)
 	_, err = lib.Check(s.texts(), nil)
 	together := err == nil // else one of them does not compile, and fails by itself
-	defer func() { require.True(t, together || t.Failed(), "each fits, but not all together: %v", err) }()
+	defer func() {
+		require.True(t, together || t.Failed(), "each fits, but not all together: %v", err)
+	}()
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			require.NotEmpty(t, m.why)
 			require.NotEmpty(t, m.edits)
 			simulates := func(k killer) bool { return k.kind() == "simulating" }
-			require.NotEmpty(t, slices.DeleteFunc(slices.Clone(m.killers), simulates), "of which CI runs all")
+			require.NotEmpty(t, slices.DeleteFunc(slices.Clone(m.killers), simulates),
+				"of which CI runs all")
 			texts := m.texts(t)
 			if together && s.numbers[m.name] > 0 {
 				return // it compiles with the others
@@ -184,7 +189,9 @@ func TestMutantsOfTheCoresAreExplored(t *testing.T) {
 	found := 0
 	for _, m := range mutants {
 		if k, ok := m.exploration(); ok {
-			part := func(o killer) bool { return o == k || o.dir == k.dir && strings.HasPrefix(o.test, k.test+"/") }
+			part := func(o killer) bool {
+				return o == k || o.dir == k.dir && strings.HasPrefix(o.test, k.test+"/")
+			}
 			require.True(t, slices.ContainsFunc(m.killers, part), m.name)
 			found++
 		}
@@ -222,7 +229,8 @@ func TestMutantsAreKilled(t *testing.T) {
 // isKilled requires each killer of m to see it in some run. number chooses m in the
 // binaries.
 func (m mutant) isKilled(t *testing.T, built *binaries, number int) {
-	result := record.Mutant{Name: m.name, Command: fmt.Sprintf("go test ./internal/mutants -mutant '%s'", m.name)}
+	result := record.Mutant{Name: m.name,
+		Command: fmt.Sprintf("go test ./internal/mutants -mutant '%s'", m.name)}
 	for _, k := range m.killers {
 		killed, after, run := false, "", 0
 		for ; !killed && run < runs; run++ {
@@ -248,7 +256,8 @@ func (m mutant) isKilled(t *testing.T, built *binaries, number int) {
 
 // few run without a flag: a test of the library kills one of them, and a test of a core the
 // other. Each takes a few seconds to build and run.
-var few = []string{"each renewal counts from its own sending", "a hold begins without a look at the clock"}
+var few = []string{"each renewal counts from its own sending",
+	"a hold begins without a look at the clock"}
 
 // chosen are the mutants that the flags ask for.
 func chosen() []mutant {
@@ -256,7 +265,9 @@ func chosen() []mutant {
 	case *byWays:
 		return explored()
 	case *only != "":
-		return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool { return !strings.Contains(m.name, *only) })
+		return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool {
+			return !strings.Contains(m.name, *only)
+		})
 	case *all:
 		return mutants
 	}
@@ -277,7 +288,9 @@ func chosen() []mutant {
 	if len(ms) > 0 {
 		return ms
 	}
-	return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool { return !slices.Contains(few, m.name) })
+	return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool {
+		return !slices.Contains(few, m.name)
+	})
 }
 
 // by returns the mutants of ms that have killers of a kind, with only these killers.
@@ -401,7 +414,8 @@ func read(t *testing.T, path string) []byte {
 func goCommand(t *testing.T, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = module
-	workspace, err := filepath.Abs(filepath.Join(module, "go.work")) // it lists the clusters' module, too
+	// it lists the clusters' module, too
+	workspace, err := filepath.Abs(filepath.Join(module, "go.work"))
 	require.NoError(t, err)
 	cmd.Env = append(os.Environ(), "GOWORK="+workspace)
 	return cmd

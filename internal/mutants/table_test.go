@@ -18,9 +18,10 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name:  "no safety margin",
-		why:   "sent + TTL is the exact bound if all clocks run at one rate. But they do not (rule 1).",
-		edits: []edit{{"internal/lease/trust/trust.go", `sent.Add(ttl - t.margin(ttl))`, `sent.Add(ttl)`}},
+		name: "no safety margin",
+		why:  "sent + TTL is the exact bound if all clocks run at one rate. But they do not (rule 1).",
+		edits: []edit{{"internal/lease/trust/trust.go", `sent.Add(ttl - t.margin(ttl))`,
+			`sent.Add(ttl)`}},
 		killers: []killer{
 			explorationOfTrust,
 			simulation(2000), inArea("lease", "TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway"),
@@ -36,9 +37,10 @@ var mutants = []mutant{
 		killers: []killer{explorationOfTrust, core("lease/trust", "TestWhatARenewalIsWorth")},
 	},
 	{
-		name:    "the word of a leader of an older term is taken",
-		why:     "A member that is behind is not wrong. But a member that led and is cut off is wrong (rule 1).",
-		edits:   []edit{{"internal/lease/trust/trust.go", `	if c.Term < known {`, `	if c.Term < known && false {`}},
+		name: "the word of a leader of an older term is taken",
+		why:  "A member that is behind is not wrong. But a member that led and is cut off is wrong (rule 1).",
+		edits: []edit{{"internal/lease/trust/trust.go", `	if c.Term < known {`,
+			`	if c.Term < known && false {`}},
 		killers: []killer{explorationOfTrust, core("lease/trust", "TestWhatARenewalIsWorth")},
 	},
 	{
@@ -52,9 +54,10 @@ var mutants = []mutant{
 		killers: []killer{core("sim", "TestAReadOfDoubtMeetsAnotherMember")},
 	},
 	{
-		name:       "an attempt matters for four thirds of the TTL, whatever the TTL",
-		why:        "So it does. But four thirds of the longest TTLs overflow, and no attempt matters at all (rule 1).",
-		edits:      []edit{{"internal/lease/trust/trust.go", `(now.Sub(a.sent)-requestTimeout)/4 > t.ttl/3`, `now.Sub(a.sent) > requestTimeout+t.ttl/3*4`}},
+		name: "an attempt matters for four thirds of the TTL, whatever the TTL",
+		why:  "So it does. But four thirds of the longest TTLs overflow, and no attempt matters at all (rule 1).",
+		edits: []edit{{"internal/lease/trust/trust.go",
+			`(now.Sub(a.sent)-requestTimeout)/4 > t.ttl/3`, `now.Sub(a.sent) > requestTimeout+t.ttl/3*4`}},
 		killers:    []killer{core("lease/trust", "TestAnAttemptMattersHoweverLongTheTTL")},
 		unexplored: "The exploration has one TTL, of five steps.",
 	},
@@ -92,7 +95,8 @@ var mutants = []mutant{
 `, `	if err == nil && l.HasEndedLocked() {
 		l.becomesLocked(gone, l.why)
 `}},
-		killers: []killer{simulation(1000), inArea("lease", "TestALateAnswerRevivesNothingInVirtualTime")},
+		killers: []killer{simulation(1000),
+			inArea("lease", "TestALateAnswerRevivesNothingInVirtualTime")},
 	},
 	{
 		name: "a hold begins without a look at the clock",
@@ -128,9 +132,10 @@ var mutants = []mutant{
 		killers: []killer{named("TestTheFirstLookNeedsNoTimer")},
 	},
 	{
-		name:    "each call of Context makes a context",
-		why:     "It ends with the hold, and the hold forgets it with its parent. But both may go on for days, and the program may ask before each step.",
-		edits:   []edit{{"context.go", `	if !reflect.ValueOf(parent).Comparable() {`, `	if !reflect.ValueOf(parent).Comparable() || true {`}},
+		name: "each call of Context makes a context",
+		why:  "It ends with the hold, and the hold forgets it with its parent. But both may go on for days, and the program may ask before each step.",
+		edits: []edit{{"context.go", `	if !reflect.ValueOf(parent).Comparable() {`,
+			`	if !reflect.ValueOf(parent).Comparable() || true {`}},
 		killers: []killer{named("TestAHoldKeepsNoMoreContextsThanItHasParents")},
 	},
 	{
@@ -168,7 +173,8 @@ var mutants = []mutant{
 	l, p := k.Lease, k.pool
 `, `	l, p := k.Lease, k.pool
 `}},
-		killers: []killer{inArea("mutex", "TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne"), inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
+		killers: []killer{inArea("mutex", "TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne"),
+			inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
 	},
 	{
 		name:    "Close gives up a revocation that had no answer before",
@@ -233,9 +239,10 @@ var mutants = []mutant{
 		killers: []killer{named("TestErrorsThatComeBackAtOnceLoseNoHold")},
 	},
 	{
-		name:  "a renewal that fails late is sent again at once",
-		why:   "The sooner it is sent, the sooner it is answered. But an etcd that is slow then gets more renewals, and not fewer (rule 25).",
-		edits: []edit{{"internal/lease/trust/schedule.go", `min(max(soon, took), s.longest())`, `min(soon, s.longest())`}},
+		name: "a renewal that fails late is sent again at once",
+		why:  "The sooner it is sent, the sooner it is answered. But an etcd that is slow then gets more renewals, and not fewer (rule 25).",
+		edits: []edit{{"internal/lease/trust/schedule.go", `min(max(soon, took), s.longest())`,
+			`min(soon, s.longest())`}},
 		killers: []killer{
 			explorationOfTrust, inArea("lease", "TestAFailedRenewalIsFollowedByTwoAtOnce"),
 			core("lease/trust", "TestTheScheduleOfTheDefaults"),
@@ -248,15 +255,17 @@ var mutants = []mutant{
 		killers: []killer{core("sim", "TestARenewalThatFailsAtOnceIsSentAgainSoonWhereAnswersAreSlow")},
 	},
 	{
-		name:    "a renewal that is refused is sent again at once",
-		why:     "An operator may take the refusal back. But each new stream may be a login, which costs etcd more than anything else (rule 25).",
-		edits:   []edit{{"internal/lease/renew.go", `attempt.Refused(r.err) || errors.Is(r.err`, `errors.Is(r.err`}},
+		name: "a renewal that is refused is sent again at once",
+		why:  "An operator may take the refusal back. But each new stream may be a login, which costs etcd more than anything else (rule 25).",
+		edits: []edit{{"internal/lease/renew.go", `attempt.Refused(r.err) || errors.Is(r.err`,
+			`errors.Is(r.err`}},
 		killers: []killer{inArea("lease", "TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
 	{
-		name:  "each renewal opens a stream",
-		why:   "clientv3.KeepAliveOnce does so, and meets another endpoint each time. But with user and password it logs in each time (rule 24).",
-		edits: []edit{{"internal/etcd/keepalive/streams.go", `c != nil && !c.busy && `, `c != nil && false && !c.busy && `}},
+		name: "each renewal opens a stream",
+		why:  "clientv3.KeepAliveOnce does so, and meets another endpoint each time. But with user and password it logs in each time (rule 24).",
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `c != nil && !c.busy && `,
+			`c != nil && false && !c.busy && `}},
 		killers: []killer{
 			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
 			inSim("TestAtRestALeaseCostsOneStreamAndOneMessageAPeriod"),
@@ -275,9 +284,10 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name:    "a watch may take three times as long to begin as answers of before took",
-		why:     "etcd may be as slow yet, and another watch makes it slower. But a waiter reads nothing while it waits for its watch, and may be the first in line (rule 12).",
-		edits:   []edit{{"internal/etcd/attempt/attempt.go", `return min(d, max(least, Patience*c.timeout)) <<`, `return d <<`}},
+		name: "a watch may take three times as long to begin as answers of before took",
+		why:  "etcd may be as slow yet, and another watch makes it slower. But a waiter reads nothing while it waits for its watch, and may be the first in line (rule 12).",
+		edits: []edit{{"internal/etcd/attempt/attempt.go",
+			`return min(d, max(least, Patience*c.timeout)) <<`, `return d <<`}},
 		killers: []killer{inArea("queue", "TestSlowAnswersOfBeforeDoNotDelayAWaiter")},
 	},
 	{
@@ -309,9 +319,10 @@ var mutants = []mutant{
 		killers: []killer{core("etcd/keepalive", "TestNoAnswerIsTakenForThatToALaterRenewal")},
 	},
 	{
-		name:    "a silent stream is ended when another has answered",
-		why:     "Nobody needs its answer any more. But etcd may yet carry out the renewal that was sent on it, and only the answer says that it has. Until then the worth of each renewal costs a read.",
-		edits:   []edit{{"internal/etcd/keepalive/streams.go", `if c != nil && !c.busy {`, `if c != nil {`}},
+		name: "a silent stream is ended when another has answered",
+		why:  "Nobody needs its answer any more. But etcd may yet carry out the renewal that was sent on it, and only the answer says that it has. Until then the worth of each renewal costs a read.",
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `if c != nil && !c.busy {`,
+			`if c != nil {`}},
 		killers: []killer{core("etcd/keepalive", "TestEachRenewalIsToldItsOwnAnswer")},
 	},
 	{
@@ -329,15 +340,17 @@ var mutants = []mutant{
 		killers: []killer{inArea("lease", "TestARenewalWhoseStreamEndsIsSentAgainAtOnce")},
 	},
 	{
-		name:    "renewals go by the TTL, whatever the margin",
-		why:     "Everybody renews at a third of the TTL. But with a margin of two thirds the trust is over by then (rule 1).",
-		edits:   []edit{{"internal/lease/trust/schedule.go", `max(min(granted/3, span/9*4), leastPeriod)`, `max(granted/3, leastPeriod)`}},
+		name: "renewals go by the TTL, whatever the margin",
+		why:  "Everybody renews at a third of the TTL. But with a margin of two thirds the trust is over by then (rule 1).",
+		edits: []edit{{"internal/lease/trust/schedule.go", `max(min(granted/3, span/9*4), leastPeriod)`,
+			`max(granted/3, leastPeriod)`}},
 		killers: []killer{explorationOfTrust, inArea("lease", "TestNoMarginLosesTheHoldsOfAHealthyEtcd")},
 	},
 	{
-		name:    "what lasts goes by the TTL, whatever the margin",
-		why:     "A third of the TTL is left when two renewals have failed. But with a margin of two thirds that much is never left: nothing lingers, and nothing is passed on (WithHandoff, WithLinger).",
-		edits:   []edit{{"internal/lease/lease.go", `l.plan.Lasts(l.trust.Remaining(now))`, `l.trust.Until().Sub(now) > l.TTL/3`}},
+		name: "what lasts goes by the TTL, whatever the margin",
+		why:  "A third of the TTL is left when two renewals have failed. But with a margin of two thirds that much is never left: nothing lingers, and nothing is passed on (WithHandoff, WithLinger).",
+		edits: []edit{{"internal/lease/lease.go", `l.plan.Lasts(l.trust.Remaining(now))`,
+			`l.trust.Until().Sub(now) > l.TTL/3`}},
 		killers: []killer{inArea("lease", "TestWithAnyMarginKeysLingerAndHoldsArePassedOn")},
 	},
 	{
@@ -349,9 +362,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("lease", "TestALostLeaseIsRenewedNoMore")},
 	},
 	{
-		name:    "who waits audits as seldom soon after a put as later",
-		why:     "An audit costs a request. But a late copy of the put is a key that blocks everybody, and 32 renewal periods are 11 TTLs (rule 9).",
-		edits:   []edit{{"internal/queue/audit.go", `	case a.swept.Sub(a.placed) >= a.lease.TTL:`, `	default:`}},
+		name: "who waits audits as seldom soon after a put as later",
+		why:  "An audit costs a request. But a late copy of the put is a key that blocks everybody, and 32 renewal periods are 11 TTLs (rule 9).",
+		edits: []edit{{"internal/queue/audit.go", `	case a.swept.Sub(a.placed) >= a.lease.TTL:`,
+			`	default:`}},
 		killers: []killer{inArea("lease", "TestAKeyThatALateRequestPutsIsSwept")},
 	},
 	{
@@ -361,15 +375,17 @@ var mutants = []mutant{
 		killers: []killer{inArea("lease", "TestAKeyThatALateRequestPutsIsSwept")},
 	},
 	{
-		name:    "who waits in a long line audits as soon as in a short one",
-		why:     "A late copy of a put should be found soon. But in a crowd that goes round and round everybody has just put a key: 2,000 Sessions would send 100 audits a second (rule 24).",
-		edits:   []edit{{"internal/queue/audit.go", `min(max(coveredAudits, asRechecks), idleAudits)`, `min(max(coveredAudits, 0*asRechecks), idleAudits)`}},
+		name: "who waits in a long line audits as soon as in a short one",
+		why:  "A late copy of a put should be found soon. But in a crowd that goes round and round everybody has just put a key: 2,000 Sessions would send 100 audits a second (rule 24).",
+		edits: []edit{{"internal/queue/audit.go", `min(max(coveredAudits, asRechecks), idleAudits)`,
+			`min(max(coveredAudits, 0*asRechecks), idleAudits)`}},
 		killers: []killer{inArea("queue", "TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks")},
 	},
 	{
-		name:    "audits are a multiple of a period apart",
-		why:     "So it says. But a third of the longest TTLs overflows if it is multiplied by four: each audit is followed by the next one at once (rule 24).",
-		edits:   []edit{{"internal/queue/audit.go", `now.Sub(last)/periods >= period`, `now.Sub(last) >= periods*period`}},
+		name: "audits are a multiple of a period apart",
+		why:  "So it says. But a third of the longest TTLs overflows if it is multiplied by four: each audit is followed by the next one at once (rule 24).",
+		edits: []edit{{"internal/queue/audit.go", `now.Sub(last)/periods >= period`,
+			`now.Sub(last) >= periods*period`}},
 		killers: []killer{inArea("watching", "TestTheLongestTTLsCostNoMoreThanOthers")},
 	},
 	{
@@ -411,10 +427,11 @@ var mutants = []mutant{
 		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
 	{
-		name:    "an event ends a hold by the name of the key",
-		why:     "The watch is of that very key. But the key's name is used again, and a member that is behind delivers an event of an earlier use (rule 20).",
-		edits:   []edit{{"internal/ticket/observe.go", `, o.At != 0 && o.At < t.since:`, `:`}},
-		killers: []killer{core("ticket", "TestObservations"), core("ticket", "TestWhatIsSeenOfAKey"), inArea("watching", "TestAnEventOfAnEarlierUseOfTheNameEndsNoHold")},
+		name:  "an event ends a hold by the name of the key",
+		why:   "The watch is of that very key. But the key's name is used again, and a member that is behind delivers an event of an earlier use (rule 20).",
+		edits: []edit{{"internal/ticket/observe.go", `, o.At != 0 && o.At < t.since:`, `:`}},
+		killers: []killer{core("ticket", "TestObservations"), core("ticket", "TestWhatIsSeenOfAKey"),
+			inArea("watching", "TestAnEventOfAnEarlierUseOfTheNameEndsNoHold")},
 	},
 	{
 		name: "what a source does not show is gone",
@@ -441,9 +458,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("watching", "TestAShortHoldCostsNothingAndALongOneIsWatched")},
 	},
 	{
-		name:    "each of any number of keys is watched",
-		why:     "A watch costs nothing while nothing happens. But ten thousand watches of one Session are ten thousand goroutines (rule 21).",
-		edits:   []edit{{"internal/queue/audit.go", `	if len(a.places) <= manyPlaces {`, `	if len(a.places) >= 0 {`}},
+		name: "each of any number of keys is watched",
+		why:  "A watch costs nothing while nothing happens. But ten thousand watches of one Session are ten thousand goroutines (rule 21).",
+		edits: []edit{{"internal/queue/audit.go", `	if len(a.places) <= manyPlaces {`,
+			`	if len(a.places) >= 0 {`}},
 		killers: []killer{inArea("watching", "TestTenThousandHoldsHaveNoWatchEach")},
 	},
 	{
@@ -453,18 +471,21 @@ var mutants = []mutant{
 		period = relied
 	}
 `, ``}},
-		killers: []killer{core("recheck", "TestWhoHasWaitedForLongLooksSeldom"), inArea("watching", "TestAnIdleWaitCostsItsRenewalsAndLittleElse")},
+		killers: []killer{core("recheck", "TestWhoHasWaitedForLongLooksSeldom"),
+			inArea("watching", "TestAnIdleWaitCostsItsRenewalsAndLittleElse")},
 	},
 	{
-		name:    "a waiter looks as often however long the line is",
-		why:     "One waiter rechecks seldom. But a thousand together do not (rule 24).",
-		edits:   []edit{{"internal/recheck/recheck.go", `crowd > period {`, `crowd < 0 {`}},
-		killers: []killer{core("recheck", "TestAllInALineTogetherLookSeldom"), inArea("watching", "TestTheRechecksOfALongLineAreFew")},
+		name:  "a waiter looks as often however long the line is",
+		why:   "One waiter rechecks seldom. But a thousand together do not (rule 24).",
+		edits: []edit{{"internal/recheck/recheck.go", `crowd > period {`, `crowd < 0 {`}},
+		killers: []killer{core("recheck", "TestAllInALineTogetherLookSeldom"),
+			inArea("watching", "TestTheRechecksOfALongLineAreFew")},
 	},
 	{
 		name: "a look at the keys is believed",
 		why:  "etcd lists the keys of the lease, and the key is not among them. But an old leader's list is an old list (rule 5).",
-		edits: []edit{{"internal/queue/audit.go", `observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})`,
+		edits: []edit{{"internal/queue/audit.go",
+			`observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})`,
 			`observedLocked(ticket.Observation{Entry: line.Entry{Key: e.Key}, LeaseGone: !known})`}},
 		killers: []killer{inArea("lease", "TestALookThatOmitsALiveKeyEndsNothing")},
 	},
@@ -472,9 +493,10 @@ var mutants = []mutant{
 	// ---- truth: rules 6 to 8
 
 	{
-		name:  "a member that cannot serve a request may have carried it out",
-		why:   "Only an answer tells what became of a request. But a learner's refusal is one: the next request finds no key, somebody else has deleted it, and Unlock says nil (rule 6).",
-		edits: []edit{{"internal/etcd/attempt/errors.go", `return classify(err) >= incapable`, `return classify(err) >= unapplied`}},
+		name: "a member that cannot serve a request may have carried it out",
+		why:  "Only an answer tells what became of a request. But a learner's refusal is one: the next request finds no key, somebody else has deleted it, and Unlock says nil (rule 6).",
+		edits: []edit{{"internal/etcd/attempt/errors.go", `return classify(err) >= incapable`,
+			`return classify(err) >= unapplied`}},
 		killers: []killer{
 			inArea("mutex", "TestARequestThatWasNotCarriedOutDoesNotMakeALossLookLikeARelease"),
 			core("etcd/attempt", "TestOnlyAnAnswerSaysThatAWriteWasNotApplied"),
@@ -493,29 +515,34 @@ var mutants = []mutant{
 		killers: []killer{inArea("mutex", "TestAHoldTellsItsGrantedTTLAndItsMargin")},
 	},
 	{
-		name:    "a label hides the process",
-		why:     "The user chose the label to be shown. But a thousand processes may have the same one.",
-		edits:   []edit{{"admin.go", `	case c.Owner != "" && (c.Host == "" || c.Owner == process):`, `	case c.Owner != "" || process == "":`}},
+		name: "a label hides the process",
+		why:  "The user chose the label to be shown. But a thousand processes may have the same one.",
+		edits: []edit{{"admin.go", `	case c.Owner != "" && (c.Host == "" || c.Owner == process):`,
+			`	case c.Owner != "" || process == "":`}},
 		killers: []killer{inArea("mutex", "TestALockedErrorIsErrLockedAndTellsWho")},
 	},
 	{
-		name:    "a look is cancelled before the lease is revoked",
-		why:     "Nobody needs its answer any more. But clientv3 logs a warning for it, on the stderr of programs that close as they should.",
-		edits:   []edit{{"internal/queue/audit.go", `context.WithTimeout(k.ctx, k.etcd.Timeout())`, `context.WithTimeout(ctx, k.etcd.Timeout())`}},
+		name: "a look is cancelled before the lease is revoked",
+		why:  "Nobody needs its answer any more. But clientv3 logs a warning for it, on the stderr of programs that close as they should.",
+		edits: []edit{{"internal/queue/audit.go", `context.WithTimeout(k.ctx, k.etcd.Timeout())`,
+			`context.WithTimeout(ctx, k.etcd.Timeout())`}},
 		killers: []killer{onCluster("TestClosingIsNoWarning/while_a_look_is_under_way")},
 	},
 	{
-		name:    "a request goes by a client that is closed",
-		why:     "The client says itself that it is closed. But it does so after a hundred tries, and as many warnings.",
-		edits:   []edit{{"internal/etcd/attempt/link.go", `	if c.Closed() {`, `	if c.Closed() && false {`}},
+		name: "a request goes by a client that is closed",
+		why:  "The client says itself that it is closed. But it does so after a hundred tries, and as many warnings.",
+		edits: []edit{{"internal/etcd/attempt/link.go", `	if c.Closed() {`,
+			`	if c.Closed() && false {`}},
 		killers: []killer{onCluster("TestClosingIsNoWarning/after_the_client")},
 	},
 
 	{
-		name:    "a release does not compare the create revision",
-		why:     "The key has a UUID, and the lease is compared. But names are used again, so a late copy of a release deletes the next hold's key (rule 6).",
-		edits:   []edit{{"internal/ticket/release.go", `[]clientv3.Cmp{t.Exists(), t.OnLease()}`, `[]clientv3.Cmp{t.OnLease()}`}},
-		killers: []killer{core("ticket", "TestExploration"), onCluster("TestALateReleaseTouchesNoLaterHold")},
+		name: "a release does not compare the create revision",
+		why:  "The key has a UUID, and the lease is compared. But names are used again, so a late copy of a release deletes the next hold's key (rule 6).",
+		edits: []edit{{"internal/ticket/release.go", `[]clientv3.Cmp{t.Exists(), t.OnLease()}`,
+			`[]clientv3.Cmp{t.OnLease()}`}},
+		killers: []killer{core("ticket", "TestExploration"),
+			onCluster("TestALateReleaseTouchesNoLaterHold")},
 	},
 	{
 		name: "Unlock of a key that is gone is nil",
@@ -523,14 +550,16 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/release.go", `	r.copies = r.copies || a.Copies
 `, `	r.copies = true
 `}},
-		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), simulation(1000), inArea("lease", "TestUnlockTellsOfALossThatNobodyHasNoticed")},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"),
+			simulation(1000), inArea("lease", "TestUnlockTellsOfALossThatNobodyHasNoticed")},
 	},
 	{
 		name: "a lost answer unsays that the key was gone",
 		why:  "What a copy finds says nothing, and there may have been copies. But the answer before them did say something (rule 6).",
 		edits: []edit{{"internal/ticket/release.go", `		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
 `, ``}},
-		killers: []killer{exploring("two faults"), core("ticket", "TestWhatAReleaseSays"), inArea("mutex", "TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
+		killers: []killer{exploring("two faults"), core("ticket", "TestWhatAReleaseSays"),
+			inArea("mutex", "TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
 	},
 	{
 		name: "a release whose answer was lost is called a loss",
@@ -541,7 +570,8 @@ var mutants = []mutant{
 			{"internal/ticket/release.go", `	r.copies = r.copies || o == Unknown
 `, ``},
 		},
-		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"), simulation(1000), inArea("outages", "TestRandomSchedules")},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"),
+			simulation(1000), inArea("outages", "TestRandomSchedules")},
 	},
 	{
 		name: "a release is confirmed whatever the hold was worth",
@@ -563,9 +593,10 @@ var mutants = []mutant{
 		killers: []killer{core("ticket", "TestExploration")},
 	},
 	{
-		name:    "a removal does not compare the create revision",
-		why:     "The name belongs to the ticket alone. But it is used again, and the removal may come late (rules 6 and 9).",
-		edits:   []edit{{"internal/ticket/ticket.go", `If: []clientv3.Cmp{t.Exists()}, Then: gone`, `If: nil, Then: gone`}},
+		name: "a removal does not compare the create revision",
+		why:  "The name belongs to the ticket alone. But it is used again, and the removal may come late (rules 6 and 9).",
+		edits: []edit{{"internal/ticket/ticket.go", `If: []clientv3.Cmp{t.Exists()}, Then: gone`,
+			`If: nil, Then: gone`}},
 		killers: []killer{core("ticket", "TestExploration")},
 	},
 	{
@@ -624,9 +655,11 @@ var mutants = []mutant{
 		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
 	{
-		name:    "what a view does not know is gone",
-		why:     "The view has every event. But it lacks the revisions between the snapshot from which etcd was restored and the revision that etcd had reached (rule 26).",
-		edits:   []edit{{"internal/queue/view.go", `v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev`, `v.keys[e.Key] != e.Rev || shown && v.deleted[e.Key] > e.Rev`}},
+		name: "what a view does not know is gone",
+		why:  "The view has every event. But it lacks the revisions between the snapshot from which etcd was restored and the revision that etcd had reached (rule 26).",
+		edits: []edit{{"internal/queue/view.go",
+			`v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev`,
+			`v.keys[e.Key] != e.Rev || shown && v.deleted[e.Key] > e.Rev`}},
 		killers: []killer{inArea("outages", "TestAViewFromBeforeASetBackLetsNobodyIn")},
 	},
 	{
@@ -642,24 +675,30 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name:    "a place from before a set-back counts",
-		why:     "The place was first in line, as etcd had said. But that was another line (rule 26).",
-		edits:   []edit{{"internal/queue/place.go", `func (p *Place) StaleLocked() bool { return p.epoch != p.keys.etcd.Epoch() }`, `func (p *Place) StaleLocked() bool { return false }`}},
+		name: "a place from before a set-back counts",
+		why:  "The place was first in line, as etcd had said. But that was another line (rule 26).",
+		edits: []edit{{"internal/queue/place.go",
+			`func (p *Place) StaleLocked() bool { return p.epoch != p.keys.etcd.Epoch() }`,
+			`func (p *Place) StaleLocked() bool { return false }`}},
 		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
 
 	// ---- the line: rules 4, 12, 14, 19 and 20
 
 	{
-		name:    "the line is in the order of the keys",
-		why:     "A range returns the keys in this order. But then a contender with a lesser UUID gets in beside the holder (rule 1).",
-		edits:   []edit{{"internal/line/line.go", `return cmp.Compare(a.Rev, b.Rev)`, `return cmp.Compare(a.Key, b.Key)`}},
-		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheOrderIsThatOfTheCreateRevisions"), simulation(20), inArea("queue", "TestSessionsGetInByCreateRevision")},
+		name: "the line is in the order of the keys",
+		why:  "A range returns the keys in this order. But then a contender with a lesser UUID gets in beside the holder (rule 1).",
+		edits: []edit{{"internal/line/line.go", `return cmp.Compare(a.Rev, b.Rev)`,
+			`return cmp.Compare(a.Key, b.Key)`}},
+		killers: []killer{core("ticket", "TestExploration"),
+			core("line", "TestTheOrderIsThatOfTheCreateRevisions"), simulation(20),
+			inArea("queue", "TestSessionsGetInByCreateRevision")},
 	},
 	{
-		name:    "a place waits for the one before it only",
-		why:     "The one before waits in turn for those before it. But if it leaves, the place enters beside the holder (rule 1).",
-		edits:   []edit{{"internal/line/line.go", `	return l[:after]`, `	return l[max(after-1, 0):after]`}},
+		name: "a place waits for the one before it only",
+		why:  "The one before waits in turn for those before it. But if it leaves, the place enters beside the holder (rule 1).",
+		edits: []edit{{"internal/line/line.go", `	return l[:after]`,
+			`	return l[max(after-1, 0):after]`}},
 		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheRuleOfEntry")},
 	},
 	{
@@ -681,7 +720,8 @@ var mutants = []mutant{
 			a.Last`}},
 		killers: []killer{
 			exploring("three Sessions of a crowd, reading keys of one"),
-			core("line", "TestWhatKeysAloneTellOfTheNearest"), inArea("queue", "TestWhoReturnsWhenTheCrowdHasGone"),
+			core("line", "TestWhatKeysAloneTellOfTheNearest"),
+			inArea("queue", "TestWhoReturnsWhenTheCrowdHasGone"),
 		},
 	},
 	{
@@ -692,7 +732,8 @@ var mutants = []mutant{
 `}},
 		killers: []killer{
 			exploring("TryRLock beside a reader and a writer"),
-			core("line", "TestWhatKeysAloneTell"), inArea("queue", "TestWhoMovesUpInALongLineDoesNotEnterBesideTheHolder"),
+			core("line", "TestWhatKeysAloneTell"),
+			inArea("queue", "TestWhoMovesUpInALongLineDoesNotEnterBesideTheHolder"),
 		},
 	},
 	{
@@ -752,12 +793,14 @@ var mutants = []mutant{
 `, `		if h.warns != nil {
 `},
 		},
-		killers: []killer{simulation(1000), inArea("queue", "TestALostHoldExcludesItsSessionUntilUnlock")},
+		killers: []killer{simulation(1000),
+			inArea("queue", "TestALostHoldExcludesItsSessionUntilUnlock")},
 	},
 	{
 		name: "a lost hold is told as the holder",
 		why:  "The loser keeps the turn until its Unlock, so the others wait for it. But its key is gone, and another process may hold (rule 8).",
-		edits: []edit{{"claim.go", `func (c *claim) lostLocked() bool { return c.hold != nil && c.hold.lossLocked() != nil }`,
+		edits: []edit{{"claim.go",
+			`func (c *claim) lostLocked() bool { return c.hold != nil && c.hold.lossLocked() != nil }`,
 			`func (c *claim) lostLocked() bool { return false }`}},
 		killers: []killer{inArea("queue", "TestALostHoldIsNotToldAsTheHolder")},
 	},
@@ -776,9 +819,10 @@ var mutants = []mutant{
 		killers: []killer{named("TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder")},
 	},
 	{
-		name:    "a context that ended with ErrClosed is taken for a Close",
-		why:     "Close ends the waits with that. But the caller's context may come from a hold of another lock, which was closed (rule 8).",
-		edits:   []edit{{"errors.go", `	if cause != errWaitClosed && `, `	if !errors.Is(cause, ErrClosed) && `}},
+		name: "a context that ended with ErrClosed is taken for a Close",
+		why:  "Close ends the waits with that. But the caller's context may come from a hold of another lock, which was closed (rule 8).",
+		edits: []edit{{"errors.go", `	if cause != errWaitClosed && `,
+			`	if !errors.Is(cause, ErrClosed) && `}},
 		killers: []killer{inArea("mutex", "TestAWaitTellsAContextThatEndedWithACloseFromItsOwnClose")},
 	},
 	{
@@ -834,7 +878,8 @@ var mutants = []mutant{
 		}
 `, `		}
 `}},
-		killers: []killer{simulation(1000), inArea("queue", "TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
+		killers: []killer{simulation(1000),
+			inArea("queue", "TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
 	},
 	{
 		name: "a watch without the slow re-check",
@@ -880,15 +925,17 @@ var mutants = []mutant{
 		killers: []killer{named("TestAFrozenEtcdGetsFewRechecksOfALongLine")},
 	},
 	{
-		name:    "a re-check of a view asks for the keys that it knows",
-		why:     "They are still there, so nothing was missed. But those that have come since were missed, and a key that lingers has to give way to them (WithLinger).",
-		edits:   []edit{{"internal/queue/view_recheck.go", `	return read.Holds && (!first || slices`, `	return read.Holds && (true || slices`}},
+		name: "a re-check of a view asks for the keys that it knows",
+		why:  "They are still there, so nothing was missed. But those that have come since were missed, and a key that lingers has to give way to them (WithLinger).",
+		edits: []edit{{"internal/queue/view_recheck.go", `	return read.Holds && (!first || slices`,
+			`	return read.Holds && (true || slices`}},
 		killers: []killer{inArea("watching", "TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
 	{
-		name:       "a re-check of a view asks whether there is any other key",
-		why:        "If there is none the key is alone in line. But there may be thousands of nested names, and then all are read each time (rule 24).",
-		edits:      []edit{{"internal/line/ahead.go", `	return !read.GetMore() && !slices`, `	return read.Count == 1 && !slices`}},
+		name: "a re-check of a view asks whether there is any other key",
+		why:  "If there is none the key is alone in line. But there may be thousands of nested names, and then all are read each time (rule 24).",
+		edits: []edit{{"internal/line/ahead.go", `	return !read.GetMore() && !slices`,
+			`	return read.Count == 1 && !slices`}},
 		killers:    []killer{inArea("watching", "TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 		unexplored: "It costs a read of the line. The exploration has no rechecks.",
 	},
@@ -951,9 +998,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("queue", "TestAWatchFromThePutMissesNothing")},
 	},
 	{
-		name:    "the watch that was kept is taken for that of any key",
-		why:     "The watch is there, and a place that goes round stands behind the same key again. But somebody may have come between, or the one before may not have come back (rule 12).",
-		edits:   []edit{{"internal/queue/predecessor.go", `last != nil && last.key == before.Key && last`, `last != nil && last`}},
+		name: "the watch that was kept is taken for that of any key",
+		why:  "The watch is there, and a place that goes round stands behind the same key again. But somebody may have come between, or the one before may not have come back (rule 12).",
+		edits: []edit{{"internal/queue/predecessor.go", `last != nil && last.key == before.Key && last`,
+			`last != nil && last`}},
 		killers: []killer{inArea("queue", "TestWhoReturnsToALongLineAsksForLittle")},
 	},
 	{
@@ -975,14 +1023,16 @@ var mutants = []mutant{
 	}
 `}},
 		killers: []killer{
-			inArea("queue", "TestWhoseFormerPredecessorHasLeftAStrayIsNotHeldUp"), core("line", "TestWhoStandsBehindAKeyThatWasRead"),
+			inArea("queue", "TestWhoseFormerPredecessorHasLeftAStrayIsNotHeldUp"),
+			core("line", "TestWhoStandsBehindAKeyThatWasRead"),
 		},
 		unexplored: "A single key is read only where the line is longer than sixteen.",
 	},
 	{
-		name:    "who is known by a key is looked at as seldom as any in a long line",
-		why:     "The key was read with the put, and the watch shows when it goes. But if it has no lease it never goes, and all that come behind wait (rule 14).",
-		edits:   []edit{{"internal/queue/wait.go", `by.begun, by.first = stays, min(by.first, attempt.Jitter(lateCheck))`, `by.begun = stays`}},
+		name: "who is known by a key is looked at as seldom as any in a long line",
+		why:  "The key was read with the put, and the watch shows when it goes. But if it has no lease it never goes, and all that come behind wait (rule 14).",
+		edits: []edit{{"internal/queue/wait.go",
+			`by.begun, by.first = stays, min(by.first, attempt.Jitter(lateCheck))`, `by.begun = stays`}},
 		killers: []killer{inArea("queue", "TestAStrayThatLooksLikeAContenderBlocksNobodyForLong")},
 	},
 	{
@@ -1027,9 +1077,10 @@ var mutants = []mutant{
 		killers: []killer{core("queue", "TestWhatAViewRemembersIsBounded")},
 	},
 	{
-		name:    "a view remembers every contender that went while a put is under way",
-		why:     "One of them may be ahead of the key. But an answer may take long, and many go meanwhile.",
-		edits:   []edit{{"internal/queue/view.go", `len(v.deleted) > viewReads`, `len(v.deleted) > viewReads && v.partial`}},
+		name: "a view remembers every contender that went while a put is under way",
+		why:  "One of them may be ahead of the key. But an answer may take long, and many go meanwhile.",
+		edits: []edit{{"internal/queue/view.go", `len(v.deleted) > viewReads`,
+			`len(v.deleted) > viewReads && v.partial`}},
 		killers: []killer{core("queue", "TestWhatAViewRemembersIsBounded")},
 	},
 	{
@@ -1054,7 +1105,8 @@ var mutants = []mutant{
 		p.Ahead = p.Ahead.Without(v.goneLocked(p))
 `},
 		},
-		killers: []killer{simulation(1000), onCluster("TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt")},
+		killers: []killer{simulation(1000),
+			onCluster("TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt")},
 	},
 	{
 		name: "who is gone takes those behind it along",
@@ -1117,9 +1169,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("watching", "TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch")},
 	},
 	{
-		name:    "a watch ends with its context, though etcd has not answered",
-		why:     "Nobody needs it any more. But clientv3 then leaves its stream open: it ends one with the last watch that was answered (rule 22).",
-		edits:   []edit{{"internal/etcd/watch.go", `c.stream.context(context.WithoutCancel(ctx))`, `c.stream.context(ctx)`}},
+		name: "a watch ends with its context, though etcd has not answered",
+		why:  "Nobody needs it any more. But clientv3 then leaves its stream open: it ends one with the last watch that was answered (rule 22).",
+		edits: []edit{{"internal/etcd/watch.go", `c.stream.context(context.WithoutCancel(ctx))`,
+			`c.stream.context(ctx)`}},
 		killers: []killer{inSim("TestNoStreamOfWatchesStaysOpen")},
 	},
 	{
@@ -1132,9 +1185,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("watching", "TestTheMetadataOfACallOpensNoStream")},
 	},
 	{
-		name:    "an event of another cluster is an event",
-		why:     "The watch goes on, and tells what happens. But it tells it of the cluster from which the client was moved away (rule 26).",
-		edits:   []edit{{"internal/etcd/watch.go", `	case w.c.Epoch().isElsewhere(answer.Header):`, `	case w == nil:`}},
+		name: "an event of another cluster is an event",
+		why:  "The watch goes on, and tells what happens. But it tells it of the cluster from which the client was moved away (rule 26).",
+		edits: []edit{{"internal/etcd/watch.go", `	case w.c.Epoch().isElsewhere(answer.Header):`,
+			`	case w == nil:`}},
 		killers: []killer{core("etcd", "TestWhatAnAnswerOfAWatchSays")},
 	},
 	{
@@ -1145,12 +1199,14 @@ var mutants = []mutant{
 	}
 `, `	_ = rest
 `}},
-		killers: []killer{inArea("watching", "TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch"), onCluster("TestATokenThatExpiresHoldsUpNoWatch")},
+		killers: []killer{inArea("watching", "TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch"),
+			onCluster("TestATokenThatExpiresHoldsUpNoWatch")},
 	},
 	{
-		name:    "each Session has a stream of its own",
-		why:     "A Session is the simplest owner of a stream. But a fleet of Sessions on one client then opens as many streams, and each may be a login (rule 25).",
-		edits:   []edit{{"internal/etcd/conn.go", `streamOf(client)`, `&stream{name: streamNames.Add(1), patience: leastSilence}`}},
+		name: "each Session has a stream of its own",
+		why:  "A Session is the simplest owner of a stream. But a fleet of Sessions on one client then opens as many streams, and each may be a login (rule 25).",
+		edits: []edit{{"internal/etcd/conn.go", `streamOf(client)`,
+			`&stream{name: streamNames.Add(1), patience: leastSilence}`}},
 		killers: []killer{inArea("watching", "TestTheSessionsOfAClientShareAStream")},
 	},
 	{
@@ -1208,7 +1264,8 @@ var mutants = []mutant{
 				v.line.keys.mu.Unlock()
 `},
 		},
-		killers: []killer{simulation(1000), inArea("queue", "TestAWaiterGetsInWhateverBecomesOfItsWatch")},
+		killers: []killer{simulation(1000),
+			inArea("queue", "TestAWaiterGetsInWhateverBecomesOfItsWatch")},
 	},
 	{
 		name: "a key lingers whoever waits",
@@ -1217,7 +1274,8 @@ var mutants = []mutant{
 			v.line.local.GiveWayLocked()
 		}
 `, ``}},
-		killers: []killer{simulation(1000), inArea("queue", "TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues")},
+		killers: []killer{simulation(1000),
+			inArea("queue", "TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues")},
 	},
 	{
 		name: "a key lingers without a watch",
@@ -1289,12 +1347,14 @@ var mutants = []mutant{
 		edits: []edit{{"claim.go", `	case turn.Owner:
 		if p != nil`, `	case turn.Owner, turn.Holder:
 		if p != nil`}},
-		killers: []killer{inArea("queue", "TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"), ofFamily(500)},
+		killers: []killer{inArea("queue", "TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"),
+			ofFamily(500)},
 	},
 	{
-		name:  "who gets the turn of a holder that has gone has no hold",
-		why:   "The turn comes from another, as it does from one that has unlocked. But this one joined before, and holds.",
-		edits: []edit{{"internal/turn/turn.go", `		heir.standing, q.owner = Holder, heir`, `		heir.standing, q.owner = Owner, heir`}},
+		name: "who gets the turn of a holder that has gone has no hold",
+		why:  "The turn comes from another, as it does from one that has unlocked. But this one joined before, and holds.",
+		edits: []edit{{"internal/turn/turn.go", `		heir.standing, q.owner = Holder, heir`,
+			`		heir.standing, q.owner = Owner, heir`}},
 		killers: []killer{
 			core("turn", "TestTheQueueDoesWhatASimpleOneDoes"),
 			exploring("reads of one Session, and two run out of time as they are let in"),
@@ -1314,9 +1374,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
-		name:    "a key that was put for one that left serves the next one whatever its value says",
-		why:     "The key stands first in line, and the next one waits. But the value is that of the one that left.",
-		edits:   []edit{{"localqueue.go", `		!next.reads() && !put.tellsOf(next) || next.Try`, `		next.Try`}},
+		name: "a key that was put for one that left serves the next one whatever its value says",
+		why:  "The key stands first in line, and the next one waits. But the value is that of the one that left.",
+		edits: []edit{{"localqueue.go", `		!next.reads() && !put.tellsOf(next) || next.Try`,
+			`		next.Try`}},
 		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
@@ -1392,16 +1453,19 @@ var mutants = []mutant{
 		killers: []killer{named("TestACrowdOfSessionsGetsThroughASlowEtcd")},
 	},
 	{
-		name:    "repeats have no credit",
-		why:     "The answer may have got lost, and a repeat brings it. But if nothing was lost, the repeat is one more request for a slow etcd (rule 25).",
-		edits:   []edit{{"internal/etcd/attempt/limiter.go", `granted < n && m.spent+1 <= float64(credit)`, `granted < n`}},
+		name: "repeats have no credit",
+		why:  "The answer may have got lost, and a repeat brings it. But if nothing was lost, the repeat is one more request for a slow etcd (rule 25).",
+		edits: []edit{{"internal/etcd/attempt/limiter.go",
+			`granted < n && m.spent+1 <= float64(credit)`, `granted < n`}},
 		killers: []killer{core("etcd/attempt", "TestRepeatsAreGrantedByCredit")},
 	},
 	{
-		name:    "everything is sent at once",
-		why:     "What is sent sooner is answered sooner. But etcd works through all of it in turn, and through the repeats, while leases run out (rule 25).",
-		edits:   []edit{{"internal/etcd/attempt/limiter.go", `w.under >= w.limit() }`, `w.under > 1<<20 }`}},
-		killers: []killer{core("etcd/attempt", "TestAttemptsBeginInTurn"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
+		name: "everything is sent at once",
+		why:  "What is sent sooner is answered sooner. But etcd works through all of it in turn, and through the repeats, while leases run out (rule 25).",
+		edits: []edit{{"internal/etcd/attempt/limiter.go", `w.under >= w.limit() }`,
+			`w.under > 1<<20 }`}},
+		killers: []killer{core("etcd/attempt", "TestAttemptsBeginInTurn"),
+			named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
 		name: "a slow answer is as good as any",
@@ -1420,9 +1484,10 @@ var mutants = []mutant{
 		killers: []killer{named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
-		name:    "an urgent answer lets others begin",
-		why:     "The answer was brisk, too. But the window does not count this attempt, and the answer only shows that removals are cheap (rule 25).",
-		edits:   []edit{{"internal/etcd/attempt/limiter.go", `	case let && took < brisk`, `	case took < brisk`}},
+		name: "an urgent answer lets others begin",
+		why:  "The answer was brisk, too. But the window does not count this attempt, and the answer only shows that removals are cheap (rule 25).",
+		edits: []edit{{"internal/etcd/attempt/limiter.go", `	case let && took < brisk`,
+			`	case took < brisk`}},
 		killers: []killer{core("etcd/attempt", "TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed")},
 	},
 	{
@@ -1454,15 +1519,18 @@ var mutants = []mutant{
 		killers: []killer{core("etcd/attempt", "TestATurnThatNobodyTakesIsHandedOn")},
 	},
 	{
-		name:    "the only endpoint is asked twice",
-		why:     "The first request may have got lost. But nearly always it waits, and the second one waits behind it (rule 25).",
-		edits:   []edit{{"internal/etcd/attempt/attempt.go", `several || m.heard.After(a.last)`, `several || m != nil`}},
-		killers: []killer{named("TestAMassEndDoesNotRepeatItselfToAFrozenEtcd"), named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
+		name: "the only endpoint is asked twice",
+		why:  "The first request may have got lost. But nearly always it waits, and the second one waits behind it (rule 25).",
+		edits: []edit{{"internal/etcd/attempt/attempt.go", `several || m.heard.After(a.last)`,
+			`several || m != nil`}},
+		killers: []killer{named("TestAMassEndDoesNotRepeatItselfToAFrozenEtcd"),
+			named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
-		name:    "each wait asks for a connection",
-		why:     "Each wait asks only twice a second, so that it connects soon. But the others ask, too (rule 25).",
-		edits:   []edit{{"internal/etcd/attempt/link.go", `	due := time.Since(l.asked) >= reconnectEvery`, `	due := l != nil`}},
+		name: "each wait asks for a connection",
+		why:  "Each wait asks only twice a second, so that it connects soon. But the others ask, too (rule 25).",
+		edits: []edit{{"internal/etcd/attempt/link.go", `	due := time.Since(l.asked) >= reconnectEvery`,
+			`	due := l != nil`}},
 		killers: []killer{onCluster("TestACrowdThatWaitsForEtcdConnectsAFewTimesASecond")},
 	},
 
@@ -1477,7 +1545,8 @@ var mutants = []mutant{
 	}
 	if !l.t.Is(own.Entry) {
 `}},
-		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestALookOfOneThatReads"), ofFamily(2000)},
+		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestALookOfOneThatReads"),
+			ofFamily(2000)},
 	},
 	{
 		name: "one that reads waits for the writers behind it",
@@ -1490,7 +1559,8 @@ var mutants = []mutant{
 `, `opts...)...)
 `},
 		},
-		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheRuleOfEntry"), ofFamily(1000)},
+		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheRuleOfEntry"),
+			ofFamily(1000)},
 	},
 	{
 		name: "TryRLock compares the whole line",
@@ -1501,7 +1571,8 @@ var mutants = []mutant{
 `, `		txn.If = append(txn.If, e.alone(t.Prefix()).WithPrefix())
 `}},
 		killers: []killer{
-			exploring("TryRLock beside a reader and a writer"), core("ticket", "TestWhatAPutOfOneThatReadsSends"),
+			exploring("TryRLock beside a reader and a writer"),
+			core("ticket", "TestWhatAPutOfOneThatReadsSends"),
 			inArea("kinds", "TestWhatReadsCost"),
 		},
 	},
@@ -1530,9 +1601,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("kinds", "TestThoseRightBehindTheFirstReaderGetInWithIt")},
 	},
 	{
-		name:    "a read that gives up takes its place away from the next one",
-		why:     "The next one can put a key of its own. But writers have come since, and where each read gives up in time none ever gets in.",
-		edits:   []edit{{"claim.go", `	if next == nil || !next.Early() ||`, `	if next == nil || next.Early() ||`}},
+		name: "a read that gives up takes its place away from the next one",
+		why:  "The next one can put a key of its own. But writers have come since, and where each read gives up in time none ever gets in.",
+		edits: []edit{{"claim.go", `	if next == nil || !next.Early() ||`,
+			`	if next == nil || next.Early() ||`}},
 		killers: []killer{inArea("kinds", "TestAReaderThatGivesUpLeavesItsPlaceToTheNext")},
 	},
 	{
@@ -1604,7 +1676,8 @@ var mutants = []mutant{
 `, `	defer context.AfterFunc(ctx, func() { _ = m.unlock(context.WithoutCancel(ctx), h) })()
 	err = during(ctx, h, led, func() error {
 `}},
-		killers: []killer{inArea("holders", "TestALeaderIsReleasedOnlyAfterItHasReturned"), ofFamily(300)},
+		killers: []killer{inArea("holders", "TestALeaderIsReleasedOnlyAfterItHasReturned"),
+			ofFamily(300)},
 	},
 	{
 		name:    "a leader that fails at once does so again at once",
@@ -1627,9 +1700,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestTheRestOfALeader")},
 	},
 	{
-		name:    "Lead nests",
-		why:     "WithReentrancy is there for nesting. But a Lead that nests has no turn, and never waits for one.",
-		edits:   []edit{{"lead.go", `	if m.nestsIn(ctx) != nil { // to nest`, `	if !m.cfg.reentrant && m.nestsIn(ctx) != nil { // to nest`}},
+		name: "Lead nests",
+		why:  "WithReentrancy is there for nesting. But a Lead that nests has no turn, and never waits for one.",
+		edits: []edit{{"lead.go", `	if m.nestsIn(ctx) != nil { // to nest`,
+			`	if !m.cfg.reentrant && m.nestsIn(ctx) != nil { // to nest`}},
 		killers: []killer{inArea("holders", "TestLeadRefusesWhatCannotBe")},
 	},
 	{
@@ -1642,9 +1716,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestWatchHolderOutlivesLostEvents")},
 	},
 	{
-		name:    "who follows a leader watches from now",
-		why:     "The follower has just read who leads. But it notices what happens before the watch is there 1.5 s late.",
-		edits:   []edit{{"watch.go", `[]clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}`, `[]clientv3.OpOption(nil)`}},
+		name: "who follows a leader watches from now",
+		why:  "The follower has just read who leads. But it notices what happens before the watch is there 1.5 s late.",
+		edits: []edit{{"watch.go", `[]clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}`,
+			`[]clientv3.OpOption(nil)`}},
 		killers: []killer{inArea("holders", "TestWatchHolderSeesWhatHappensBeforeItsWatch")},
 	},
 	{
@@ -1666,9 +1741,10 @@ var mutants = []mutant{
 		killers: []killer{onCluster("TestFollowingIsNoWarning")},
 	},
 	{
-		name:    "who follows a leader asks whether there is any newer key",
-		why:     "While nobody leads, each newer key may be a leader's. But nested names in use are newer, too, and then all keys are read each time (rule 24).",
-		edits:   []edit{{"watch.go", `!line.NoneBut("", w.name, read.Ranges[0])`, `read.Ranges[0].Count > 0`}},
+		name: "who follows a leader asks whether there is any newer key",
+		why:  "While nobody leads, each newer key may be a leader's. But nested names in use are newer, too, and then all keys are read each time (rule 24).",
+		edits: []edit{{"watch.go", `!line.NoneBut("", w.name, read.Ranges[0])`,
+			`read.Ranges[0].Count > 0`}},
 		killers: []killer{inArea("holders", "TestWatchHolderOfAFreeNameReadsNoNestedNames")},
 	},
 
@@ -1685,7 +1761,8 @@ var mutants = []mutant{
 	return string(value), err
 }
 `}},
-		killers:    []killer{inArea("holders", "TestSetInfoKeepsARecall"), core("line", "TestAnInfoIsPutIntoAValue"), ofFamily(300)},
+		killers: []killer{inArea("holders", "TestSetInfoKeepsARecall"),
+			core("line", "TestAnInfoIsPutIntoAValue"), ofFamily(300)},
 		unexplored: "A ticket changes no value.",
 	},
 	{
@@ -1694,7 +1771,8 @@ var mutants = []mutant{
 		edits: []edit{{"internal/queue/info.go", `		case done.Err == nil && answer.Succeeded:
 `, `		case done.Err == nil:
 `}},
-		killers: []killer{inArea("holders", "TestSetInfoKeepsARecall"), inArea("holders", "TestSetInfoOfALostHold")},
+		killers: []killer{inArea("holders", "TestSetInfoKeepsARecall"),
+			inArea("holders", "TestSetInfoOfALostHold")},
 	},
 	{
 		name: "SetInfo does not judge what it reads",
@@ -1712,9 +1790,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestSetInfoOfALostHold")},
 	},
 	{
-		name:    "SetInfo waits for etcd though its hold has ended",
-		why:     "The caller's context bounds the wait. But it may never end, and the lease has.",
-		edits:   []edit{{"holds.go", `queue.SetInfo(withHold(bounded, h), places`, `queue.SetInfo(bounded, places`}},
+		name: "SetInfo waits for etcd though its hold has ended",
+		why:  "The caller's context bounds the wait. But it may never end, and the lease has.",
+		edits: []edit{{"holds.go", `queue.SetInfo(withHold(bounded, h), places`,
+			`queue.SetInfo(bounded, places`}},
 		killers: []killer{inArea("holders", "TestSetInfoEndsWithItsContextOrItsHold")},
 	},
 	{
@@ -1725,7 +1804,8 @@ var mutants = []mutant{
 	}
 `, `	_ = puts
 `}},
-		killers: []killer{inArea("holders", "TestSetInfoChangesTheInfoAlone"), inArea("holders", "TestSetInfoWhoseAnswerIsLostIsSetOnce")},
+		killers: []killer{inArea("holders", "TestSetInfoChangesTheInfoAlone"),
+			inArea("holders", "TestSetInfoWhoseAnswerIsLostIsSetOnce")},
 	},
 	{
 		name: "a key is handed on though its info was changed",
@@ -1808,9 +1888,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestWatchHolderSeesAChangedInfo")},
 	},
 	{
-		name:    "a name of several is told alone",
-		why:     "The first name stands for all. But who looks at another sees what was.",
-		edits:   []edit{{"holds.go", `return setInfo(ctx, h.m.name, info, h.parts())`, `return setInfo(ctx, h.m.name, info, h.hold.alone[:])`}},
+		name: "a name of several is told alone",
+		why:  "The first name stands for all. But who looks at another sees what was.",
+		edits: []edit{{"holds.go", `return setInfo(ctx, h.m.name, info, h.parts())`,
+			`return setInfo(ctx, h.m.name, info, h.hold.alone[:])`}},
 		killers: []killer{inArea("holders", "TestSetInfoChangesTheInfoAlone")},
 	},
 
@@ -1822,7 +1903,8 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/ticket.go", `			clientv3.Compare(clientv3.ModRevision(e.Key), "=", e.Mod),
 `, ``}},
 		killers: []killer{
-			inArea("holders", "TestALateCopyOfARecallDoesNothing"), inArea("holders", "TestALateCopyOfASetInfoDoesNothing"),
+			inArea("holders", "TestALateCopyOfARecallDoesNothing"),
+			inArea("holders", "TestALateCopyOfASetInfoDoesNothing"),
 			inArea("holders", "TestSetInfoKeepsARecall"),
 		},
 		unexplored: "The exploration puts nothing over a key.",
@@ -1836,10 +1918,12 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestALateCopyOfARecallDoesNothing")},
 	},
 	{
-		name:       "a key is put over with a lease",
-		why:        "It has nothing to do with the lease, which seems to be the key's. But a caller that has only key and token takes the key off it, and the hold is lost (rule 5).",
-		edits:      []edit{{"internal/ticket/ticket.go", `clientv3.OpPut(e.Key, value, clientv3.WithIgnoreLease())`, `clientv3.OpPut(e.Key, value)`}},
-		killers:    []killer{inArea("holders", "TestARecallKeepsPlaceTokenAndLease"), inArea("holders", "TestSetInfoChangesTheInfoAlone")},
+		name: "a key is put over with a lease",
+		why:  "It has nothing to do with the lease, which seems to be the key's. But a caller that has only key and token takes the key off it, and the hold is lost (rule 5).",
+		edits: []edit{{"internal/ticket/ticket.go",
+			`clientv3.OpPut(e.Key, value, clientv3.WithIgnoreLease())`, `clientv3.OpPut(e.Key, value)`}},
+		killers: []killer{inArea("holders", "TestARecallKeepsPlaceTokenAndLease"),
+			inArea("holders", "TestSetInfoChangesTheInfoAlone")},
 		unexplored: "The exploration puts nothing over a key.",
 	},
 	{
@@ -1867,7 +1951,8 @@ var mutants = []mutant{
 		edits: []edit{{"internal/queue/place.go", `		return ahead.Last.Holding()
 `, `		return ahead.Last
 `}, {"recall.go", `line.Of(m.name, kvs).Before(own).Holding()`, `line.Of(m.name, kvs).Before(own)`}},
-		killers: []killer{inArea("holders", "TestAWaiterIsNotAskedBeforeItHolds"), inArea("holders", "TestAWriterAsksAllReaders"), ofFamily(300)},
+		killers: []killer{inArea("holders", "TestAWaiterIsNotAskedBeforeItHolds"),
+			inArea("holders", "TestAWriterAsksAllReaders"), ofFamily(300)},
 	},
 	{
 		name: "a reader asks the first one for which it waits",
@@ -1878,10 +1963,12 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestAReaderAsksTheHolderAndNoWaiter")},
 	},
 	{
-		name:    "a wait in a long line watches the key before its own alone",
-		why:     "It needs no other watch for its turn. But that key does not change when its hold begins, and so no holder of a long line is asked but the first.",
-		edits:   []edit{{"internal/queue/wait.go", `	if n := len(ahead.Last); c.Asks && n > 1`, `	if n := len(ahead.Last); c.Asks && n < 0`}},
-		killers: []killer{inArea("holders", "TestEachHolderOfALineIsAsked"), inContract("TestManyWaitsAskEachHolderOnce")},
+		name: "a wait in a long line watches the key before its own alone",
+		why:  "It needs no other watch for its turn. But that key does not change when its hold begins, and so no holder of a long line is asked but the first.",
+		edits: []edit{{"internal/queue/wait.go", `	if n := len(ahead.Last); c.Asks && n > 1`,
+			`	if n := len(ahead.Last); c.Asks && n < 0`}},
+		killers: []killer{inArea("holders", "TestEachHolderOfALineIsAsked"),
+			inContract("TestManyWaitsAskEachHolderOnce")},
 	},
 	{
 		name: "a wait in a long line goes on once the last but one has gone",
@@ -1975,7 +2062,8 @@ var mutants = []mutant{
 		edits: []edit{{"recall.go", `	ends := now.Add(min(r.Grace, most))
 `, `	ends := now
 `}},
-		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), inArea("holders", "TestARecalledHoldThatUnlocksInTimeIsWhole"), ofFamily(300)},
+		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"),
+			inArea("holders", "TestARecalledHoldThatUnlocksInTimeIsWhole"), ofFamily(300)},
 	},
 	{
 		name: "the grace is what was asked for",
@@ -1993,7 +2081,8 @@ var mutants = []mutant{
 					o.place.AbandonLocked(false)
 				}
 `}},
-		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), inArea("outages", "TestNobodyBelievesBesideARecalledHold"), ofFamily(300)},
+		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"),
+			inArea("outages", "TestNobodyBelievesBesideARecalledHold"), ofFamily(300)},
 	},
 	{
 		name: "Unlock of a recalled hold does not ask for the key",
@@ -2003,25 +2092,32 @@ var mutants = []mutant{
 `, `	case h.state >= holdRecalled:
 		return true
 `}},
-		killers: []killer{inArea("holders", "TestARecalledHoldMayEndOtherwise"), inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), ofFamily(300)},
+		killers: []killer{inArea("holders", "TestARecalledHoldMayEndOtherwise"),
+			inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), ofFamily(300)},
 	},
 	{
-		name:    "a recalled key is handed off",
-		why:     "The recalled hold has ended, and the next one of its Session begins. But it begins at the key that somebody wants back.",
-		edits:   []edit{{"internal/queue/place.go", `l.ServesLocked() && p.Recall == nil && `, `l.ServesLocked() && `}},
+		name: "a recalled key is handed off",
+		why:  "The recalled hold has ended, and the next one of its Session begins. But it begins at the key that somebody wants back.",
+		edits: []edit{{"internal/queue/place.go", `l.ServesLocked() && p.Recall == nil && `,
+			`l.ServesLocked() && `}},
 		killers: []killer{inArea("holders", "TestARecalledKeyIsNotHandedOff")},
 	},
 	{
-		name:    "a young hold is not watched, whoever is behind it",
-		why:     "A second is soon enough to hear of a recall. But in a line where each holder is recalled each hand-over takes that second.",
-		edits:   []edit{{"internal/queue/place.go", `	if p.listens && p.watch == nil && !p.asPut && p.Ahead.Keys > 1`, `	if p.listens && p.watch == nil && p.Ahead.Keys < 0`}},
+		name: "a young hold is not watched, whoever is behind it",
+		why:  "A second is soon enough to hear of a recall. But in a line where each holder is recalled each hand-over takes that second.",
+		edits: []edit{{"internal/queue/place.go",
+			`	if p.listens && p.watch == nil && !p.asPut && p.Ahead.Keys > 1`,
+			`	if p.listens && p.watch == nil && p.Ahead.Keys < 0`}},
 		killers: []killer{inArea("holders", "TestAYoungHoldWithContendersBehindItHearsOfARecallAtOnce")},
 	},
 	{
-		name:    "what the put has read counts as keys behind a hold",
-		why:     "There are other keys, so a contender may recall it. But all of them were there before, and beside nested names a short hold costs twice as much.",
-		edits:   []edit{{"internal/queue/place.go", `	if p.listens && p.watch == nil && !p.asPut && p.Ahead.Keys > 1`, `	if p.listens && p.watch == nil && p.Ahead.Keys > 1`}},
-		killers: []killer{inArea("holders", "TestAShortHoldThatListensCostsNothingWithoutContendersBehindIt")},
+		name: "what the put has read counts as keys behind a hold",
+		why:  "There are other keys, so a contender may recall it. But all of them were there before, and beside nested names a short hold costs twice as much.",
+		edits: []edit{{"internal/queue/place.go",
+			`	if p.listens && p.watch == nil && !p.asPut && p.Ahead.Keys > 1`,
+			`	if p.listens && p.watch == nil && p.Ahead.Keys > 1`}},
+		killers: []killer{inArea("holders",
+			"TestAShortHoldThatListensCostsNothingWithoutContendersBehindIt")},
 	},
 	{
 		name: "a key that lingers does not give way to a recall",
@@ -2095,12 +2191,14 @@ var mutants = []mutant{
 		why:  "The readers still hold. But if one more came in each grace, they would hold for ever.",
 		edits: []edit{{"localqueue.go", `		p.Recall != nil, // (Do not join. TestNobodyJoinsARecalledCohort.)
 `, ``}},
-		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledCohort"), inArea("holders", "TestNobodyJoinsARecalledWaiter")},
+		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledCohort"),
+			inArea("holders", "TestNobodyJoinsARecalledWaiter")},
 	},
 	{
-		name:  "a read takes over a place that was put before it came",
-		why:   "The claim that was handed it down has given up as well, and the line goes on. But the writers that came after the put did not wait for this read.",
-		edits: []edit{{"localqueue.go", `if put != nil && (!ok || late || `, `if put != nil && (!ok || late && false || `}},
+		name: "a read takes over a place that was put before it came",
+		why:  "The claim that was handed it down has given up as well, and the line goes on. But the writers that came after the put did not wait for this read.",
+		edits: []edit{{"localqueue.go", `if put != nil && (!ok || late || `,
+			`if put != nil && (!ok || late && false || `}},
 		killers: []killer{inArea("kinds", "TestAReadTakesOverNoPlaceThatWasPutBeforeItCame"),
 			inArea("kinds", "TestAReadTakesOverNoPlaceThatAReleaseHasPut")},
 	},
@@ -2122,9 +2220,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestTheShorterGraceStays"), ofFamily(500)},
 	},
 	{
-		name:    "a recall before the watch is not noticed",
-		why:     "The watch shows what is done to the key. But a hold is watched only from its second second on.",
-		edits:   []edit{{"internal/queue/keywatch.go", `Entry: e, AskFirst: true}`, `Entry: line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease}, AskFirst: true}`}},
+		name: "a recall before the watch is not noticed",
+		why:  "The watch shows what is done to the key. But a hold is watched only from its second second on.",
+		edits: []edit{{"internal/queue/keywatch.go", `Entry: e, AskFirst: true}`,
+			`Entry: line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease}, AskFirst: true}`}},
 		killers: []killer{inArea("holders", "TestARecallOfAYoungHoldIsNoticed")},
 	},
 	{
@@ -2142,7 +2241,8 @@ var mutants = []mutant{
 		edits: []edit{{"internal/queue/view.go", `		own = over
 `, `		own.Rev, own.Lease = over.Rev, over.Lease
 `}, {"internal/queue/view.go", `Entry: e, Unproven: true}`, `Entry: line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease}, Unproven: true}`}},
-		killers: []killer{inArea("holders", "TestAWaiterMayBeRecalled"), inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},
+		killers: []killer{inArea("holders", "TestAWaiterMayBeRecalled"),
+			inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},
 	},
 	{
 		name: "a recheck does not show a recall",
@@ -2150,7 +2250,8 @@ var mutants = []mutant{
 		edits: []edit{{"internal/queue/view_recheck.go", `	ifs := append(p.asKnownLocked(), p.Ticket.Exists(), p.Ticket.OnLease())
 `, `	ifs := []clientv3.Cmp{p.Ticket.Exists(), p.Ticket.OnLease()}
 `}},
-		killers: []killer{inArea("holders", "TestAKeyThatLingersGivesWayToARecall"), inArea("holders", "TestAWaiterMayBeRecalled")},
+		killers: []killer{inArea("holders", "TestAKeyThatLingersGivesWayToARecall"),
+			inArea("holders", "TestAWaiterMayBeRecalled")},
 	},
 	{
 		name: "what a waiter reads last does not show a recall",
@@ -2171,7 +2272,8 @@ var mutants = []mutant{
 		return suspicious, nil, true
 	}
 `}},
-		killers: []killer{inArea("holders", "TestARecallOfOneOfManyNamesIsNoticed"), inArea("holders", "TestARecallIsNoticedThoughAllWatchesAreSilent")},
+		killers: []killer{inArea("holders", "TestARecallOfOneOfManyNamesIsNoticed"),
+			inArea("holders", "TestARecallIsNoticedThoughAllWatchesAreSilent")},
 	},
 	{
 		name: "audits for a recall come beside the others",
@@ -2185,15 +2287,17 @@ var mutants = []mutant{
 	// ---- a least time
 
 	{
-		name:    "a least time does not keep a hold from the Session's own goroutines",
-		why:     "The name stays taken by its process, as others see it. But the job runs twice, in one process.",
-		edits:   []edit{{"release.go", `	if until.IsZero() && spare &&`, `	if h.detached.IsZero() && spare &&`}},
+		name: "a least time does not keep a hold from the Session's own goroutines",
+		why:  "The name stays taken by its process, as others see it. But the job runs twice, in one process.",
+		edits: []edit{{"release.go", `	if until.IsZero() && spare &&`,
+			`	if h.detached.IsZero() && spare &&`}},
 		killers: []killer{inArea("holders", "TestALeastTimeIsForTheGoroutinesOfTheSessionToo")},
 	},
 	{
-		name:    "the lease of a key that stays is in whole seconds, rounded down",
-		why:     "It lasts for as long as etcd's clock can say. But if the process is gone, the next contender gets in early.",
-		edits:   []edit{{"release.go", `wholeSeconds(left)`, `max(left.Truncate(time.Second), time.Second)`}},
+		name: "the lease of a key that stays is in whole seconds, rounded down",
+		why:  "It lasts for as long as etcd's clock can say. But if the process is gone, the next contender gets in early.",
+		edits: []edit{{"release.go", `wholeSeconds(left)`,
+			`max(left.Truncate(time.Second), time.Second)`}},
 		killers: []killer{inArea("holders", "TestANameStaysTakenForItsLeastTime")},
 	},
 	{
@@ -2203,7 +2307,8 @@ var mutants = []mutant{
 		h.place.local.staysLocked(h.place, r.until)
 	}
 `, ``}},
-		killers: []killer{inArea("holders", "TestANameStaysTakenForItsLeastTime"), inArea("holders", "TestOnlyAShortHoldPaysForItsLeastTime")},
+		killers: []killer{inArea("holders", "TestANameStaysTakenForItsLeastTime"),
+			inArea("holders", "TestOnlyAShortHoldPaysForItsLeastTime")},
 	},
 	{
 		name: "a key whose move is not confirmed goes at once",
@@ -2216,16 +2321,19 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestALeastTimeUnderFaults")},
 	},
 	{
-		name:    "a grant without an answer is a copy of the release",
-		why:     "A request of the Unlock may have been carried out. But it was not the one that deletes: the key that is gone then was lost.",
-		edits:   []edit{{"internal/etcd/request.go", `Outcome: ticket.NotApplied}`, `Outcome: ticket.Unknown}`}},
+		name: "a grant without an answer is a copy of the release",
+		why:  "A request of the Unlock may have been carried out. But it was not the one that deletes: the key that is gone then was lost.",
+		edits: []edit{{"internal/etcd/request.go", `Outcome: ticket.NotApplied}`,
+			`Outcome: ticket.Unknown}`}},
 		killers: []killer{inArea("holders", "TestALeastTimeUnderFaults")},
 	},
 	{
-		name:       "a key that has moved counts as put over",
-		why:        "Another lease has it. But it is the one to which a first copy has moved it: the hold was whole.",
-		edits:      []edit{{"internal/ticket/release.go", `	case a.Succeeded, f.Queued, r.moved(a):`, `	case a.Succeeded, f.Queued:`}},
-		killers:    []killer{core("ticket", "TestWhatAReleaseSays"), inArea("holders", "TestALeastTimeUnderFaults")},
+		name: "a key that has moved counts as put over",
+		why:  "Another lease has it. But it is the one to which a first copy has moved it: the hold was whole.",
+		edits: []edit{{"internal/ticket/release.go", `	case a.Succeeded, f.Queued, r.moved(a):`,
+			`	case a.Succeeded, f.Queued:`}},
+		killers: []killer{core("ticket", "TestWhatAReleaseSays"),
+			inArea("holders", "TestALeastTimeUnderFaults")},
 		unexplored: "The exploration moves no key.",
 	},
 	{
@@ -2248,46 +2356,53 @@ var mutants = []mutant{
 	// ---- detach and adopt
 
 	{
-		name:    "a hold whose key is there after a set-back goes on, wherever that stands",
-		why:     "No key is ever put ahead of another, and it was the first. But the set-back has revived one that was, which another process adopts.",
-		edits:   []edit{{"internal/queue/restore.go", `own.Behind = some || slices`, `own.Behind = some && slices`}},
+		name: "a hold whose key is there after a set-back goes on, wherever that stands",
+		why:  "No key is ever put ahead of another, and it was the first. But the set-back has revived one that was, which another process adopts.",
+		edits: []edit{{"internal/queue/restore.go", `own.Behind = some || slices`,
+			`own.Behind = some && slices`}},
 		killers: []killer{inArea("holders", "TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost")},
 	},
 	{
-		name:    "what is ahead of holds is asked once after the client has another connection",
-		why:     "The audit is due then. But it may have no answer, and no later one is of use for a set-back that no answer shows.",
-		edits:   []edit{{"internal/queue/audit.go", `a.reconnected = true // the next`, `a.reconnected = false // the next`}},
+		name: "what is ahead of holds is asked once after the client has another connection",
+		why:  "The audit is due then. But it may have no answer, and no later one is of use for a set-back that no answer shows.",
+		edits: []edit{{"internal/queue/audit.go", `a.reconnected = true // the next`,
+			`a.reconnected = false // the next`}},
 		killers: []killer{core("queue", "TestAnotherConnectionCostsAReadForEachHold")},
 	},
 	{
-		name:    "the nearest keys show whether a hold stands behind another after a set-back",
-		why:     "There is mostly none. But keys of nested names may be all that was read, with a hold that can be adopted before them.",
-		edits:   []edit{{"internal/queue/restore.go", `p.Ticket.Is(own.Entry) && ahead.Unread() {`, `p.Ticket.Is(own.Entry) && ahead.Unread() && false {`}},
+		name: "the nearest keys show whether a hold stands behind another after a set-back",
+		why:  "There is mostly none. But keys of nested names may be all that was read, with a hold that can be adopted before them.",
+		edits: []edit{{"internal/queue/restore.go", `p.Ticket.Is(own.Entry) && ahead.Unread() {`,
+			`p.Ticket.Is(own.Entry) && ahead.Unread() && false {`}},
 		killers: []killer{inArea("holders", "TestAHoldIsJudgedByAllThatIsAheadOfItAfterASetBack")},
 	},
 	{
-		name:    "a hold behind any key that a set-back has revived is lost",
-		why:     "Its key is not the first. But the Session of one that was never moved removes it, and nobody else can hold it.",
-		edits:   []edit{{"internal/queue/restore.go", `some := len(ahead.Last) > 0 && !ahead.Whole`, `some := len(ahead.Last) > 0`}},
+		name: "a hold behind any key that a set-back has revived is lost",
+		why:  "Its key is not the first. But the Session of one that was never moved removes it, and nobody else can hold it.",
+		edits: []edit{{"internal/queue/restore.go", `some := len(ahead.Last) > 0 && !ahead.Whole`,
+			`some := len(ahead.Last) > 0`}},
 		killers: []killer{inArea("holders", "TestAHoldBehindAKeyThatASetBackRevivedGoesOn")},
 	},
 	{
-		name:    "the key of a hold that a set-back has displaced stays until its Unlock",
-		why:     "As that of any lost hold, which is gone. But this one is there, in the way of others.",
-		edits:   []edit{{"internal/queue/place.go", `p.Ticket.Taken() == ticket.Displaced && p.Refs == 0`, `p.Ticket.Taken() == ticket.Displaced && false`}},
+		name: "the key of a hold that a set-back has displaced stays until its Unlock",
+		why:  "As that of any lost hold, which is gone. But this one is there, in the way of others.",
+		edits: []edit{{"internal/queue/place.go", `p.Ticket.Taken() == ticket.Displaced && p.Refs == 0`,
+			`p.Ticket.Taken() == ticket.Displaced && false`}},
 		killers: []killer{inArea("holders", "TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost")},
 	},
 	{
-		name:       "a hold that is adopted is the first in line",
-		why:        "It was when it was detached. But that was after a set-back, behind one that another process adopts.",
-		edits:      []edit{{"internal/ticket/enter.go", `return Queued, line.Before(t.Name, t.Entry(), a.read(0))`, `return Queued, line.None`}},
+		name: "a hold that is adopted is the first in line",
+		why:  "It was when it was detached. But that was after a set-back, behind one that another process adopts.",
+		edits: []edit{{"internal/ticket/enter.go",
+			`return Queued, line.Before(t.Name, t.Entry(), a.read(0))`, `return Queued, line.None`}},
 		killers:    []killer{inArea("holders", "TestAnAdoptWaitsBehindAHoldThatASetBackRevived")},
 		unexplored: "The exploration moves no key.",
 	},
 	{
-		name:    "an Adopt that waits for its turn in vain has done nothing",
-		why:     "It has its key, and its context ends. But the key is being removed, and no other Adopt gets the hold.",
-		edits:   []edit{{"acquire.go", `a[0].unsure = adopted || entrance`, `a[0].unsure = adopted && a[0].Try || entrance`}},
+		name: "an Adopt that waits for its turn in vain has done nothing",
+		why:  "It has its key, and its context ends. But the key is being removed, and no other Adopt gets the hold.",
+		edits: []edit{{"acquire.go", `a[0].unsure = adopted || entrance`,
+			`a[0].unsure = adopted && a[0].Try || entrance`}},
 		killers: []killer{inArea("holders", "TestAnAdoptWaitsBehindAHoldThatASetBackRevived")},
 	},
 	{
@@ -2300,17 +2415,22 @@ var mutants = []mutant{
 		unexplored: "The exploration moves no key.",
 	},
 	{
-		name:       "a key that was not adopted is removed all the same",
-		why:        "The Session has given the place up, and its key may be there. But on the other lease it is another's.",
-		edits:      []edit{{"internal/ticket/ticket.go", `If: []clientv3.Cmp{t.isOf(), t.OnLease()}`, `If: []clientv3.Cmp{t.isOf()}`}},
-		killers:    []killer{inArea("holders", "TestAnAdoptUnderFaults"), inArea("holders", "TestWhoLosesAnAdoptedHoldByARestoreLeavesItToTheNext")},
+		name: "a key that was not adopted is removed all the same",
+		why:  "The Session has given the place up, and its key may be there. But on the other lease it is another's.",
+		edits: []edit{{"internal/ticket/ticket.go", `If: []clientv3.Cmp{t.isOf(), t.OnLease()}`,
+			`If: []clientv3.Cmp{t.isOf()}`}},
+		killers: []killer{inArea("holders", "TestAnAdoptUnderFaults"),
+			inArea("holders", "TestWhoLosesAnAdoptedHoldByARestoreLeavesItToTheNext")},
 		unexplored: "The exploration moves no key.",
 	},
 	{
-		name:       "Close removes the keys that it was to adopt, or has adopted, wherever they are",
-		why:        "It removes whatever is there under the names of its places. But a key on another lease is another's.",
-		edits:      []edit{{"internal/ticket/ticket.go", `e.Rev == t.of && (e.Lease == t.Lease || slices.Contains(t.otherLeases(), e.Lease))`, `e.Rev == t.of`}},
-		killers:    []killer{inArea("holders", "TestACloseLeavesAHoldThatIsNotAdopted"), inArea("holders", "TestWhoLosesAnAdoptedHoldByARestoreLeavesItToTheNext")},
+		name: "Close removes the keys that it was to adopt, or has adopted, wherever they are",
+		why:  "It removes whatever is there under the names of its places. But a key on another lease is another's.",
+		edits: []edit{{"internal/ticket/ticket.go",
+			`e.Rev == t.of && (e.Lease == t.Lease || slices.Contains(t.otherLeases(), e.Lease))`,
+			`e.Rev == t.of`}},
+		killers: []killer{inArea("holders", "TestACloseLeavesAHoldThatIsNotAdopted"),
+			inArea("holders", "TestWhoLosesAnAdoptedHoldByARestoreLeavesItToTheNext")},
 		unexplored: "The exploration moves no key.",
 	},
 	{
@@ -2342,14 +2462,17 @@ var mutants = []mutant{
 		why:  "The key is on the lease of its hold, or was moved. But the same Session may have adopted it onto that lease: then a late copy takes the key from the hold.",
 		edits: []edit{{"internal/ticket/release.go", `		txn.If = append(txn.If, clientv3.Compare(clientv3.ModRevision(t.Key), "=", r.mod))
 `, ``}},
-		killers:    []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing"), inArea("holders", "TestALateCopyOfAMoveLeavesTheAdoptedHoldAlone")},
+		killers: []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing"),
+			inArea("holders", "TestALateCopyOfAMoveLeavesTheAdoptedHoldAlone")},
 		unexplored: "The exploration moves no key.",
 	},
 	{
-		name:    "an adopted key that comes back is a user's",
-		why:     "The Session has not drawn its name, and no place accounts for it. But a set-back has put it there, or a late copy of a failed Adopt, and it blocks the name for as long as the lease has other holds.",
-		edits:   []edit{{"internal/queue/audit.go", `a.hasDrawn(key) || a.adopts && isKey`, `a.hasDrawn(key) && isKey`}},
-		killers: []killer{inArea("holders", "TestAnAdoptedKeyThatASetBackBringsBackGoes"), inArea("holders", "TestAKeyThatALateAdoptHasMovedIsSwept")},
+		name: "an adopted key that comes back is a user's",
+		why:  "The Session has not drawn its name, and no place accounts for it. But a set-back has put it there, or a late copy of a failed Adopt, and it blocks the name for as long as the lease has other holds.",
+		edits: []edit{{"internal/queue/audit.go", `a.hasDrawn(key) || a.adopts && isKey`,
+			`a.hasDrawn(key) && isKey`}},
+		killers: []killer{inArea("holders", "TestAnAdoptedKeyThatASetBackBringsBackGoes"),
+			inArea("holders", "TestAKeyThatALateAdoptHasMovedIsSwept")},
 	},
 	{
 		name: "an event from before an adoption ends the hold",
@@ -2369,9 +2492,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestAnAdoptWaitsForOneThatHasFailed")},
 	},
 	{
-		name:    "a detached hold hands its key on",
-		why:     "The Session saves a request. But then the hold goes on here, and nobody can adopt it.",
-		edits:   []edit{{"release.go", `	if until.IsZero() && spare &&`, `	if (until.IsZero() || !h.detached.IsZero()) && spare &&`}},
+		name: "a detached hold hands its key on",
+		why:  "The Session saves a request. But then the hold goes on here, and nobody can adopt it.",
+		edits: []edit{{"release.go", `	if until.IsZero() && spare &&`,
+			`	if (until.IsZero() || !h.detached.IsZero()) && spare &&`}},
 		killers: []killer{inArea("holders", "TestADetachedHoldIsNotHandedOn")},
 	},
 
@@ -2415,15 +2539,17 @@ var mutants = []mutant{
 		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey")},
 	},
 	{
-		name:    "LockAll takes a key that is handed off",
-		why:     "The call has waited for this turn, and the key stands first in line. But the key has a revision of its own.",
-		edits:   []edit{{"keep.go", `!first.Value.exclusive() || first.Value.together ||`, `!first.Value.exclusive() ||`}},
+		name: "LockAll takes a key that is handed off",
+		why:  "The call has waited for this turn, and the key stands first in line. But the key has a revision of its own.",
+		edits: []edit{{"keep.go", `!first.Value.exclusive() || first.Value.together ||`,
+			`!first.Value.exclusive() ||`}},
 		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey")},
 	},
 	{
-		name:    "the key of a LockAll is put with a release",
-		why:     "A release does so for the next waiter, and saves a round trip. But the other names of the LockAll have no key yet.",
-		edits:   []edit{{"localqueue.go", `first.Value.Try || first.Value.together {`, `first.Value.Try {`}, {"localqueue.go", ` || next.Try || next.together) {`, ` || next.Try) {`}},
+		name: "the key of a LockAll is put with a release",
+		why:  "A release does so for the next waiter, and saves a round trip. But the other names of the LockAll have no key yet.",
+		edits: []edit{{"localqueue.go", `first.Value.Try || first.Value.together {`,
+			`first.Value.Try {`}, {"localqueue.go", ` || next.Try || next.together) {`, ` || next.Try) {`}},
 		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey")},
 	},
 	{
@@ -2432,7 +2558,8 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/release.go", `		txn.Then = append(txn.Then, clientv3.OpDelete(o.Key))
 `, ``}},
 		killers: []killer{
-			explorationOfSeveral, core("ticket", "TestWhatAReleaseOfSeveralSays"), inArea("kinds", "TestWhatSeveralNamesCost"),
+			explorationOfSeveral, core("ticket", "TestWhatAReleaseOfSeveralSays"),
+			inArea("kinds", "TestWhatSeveralNamesCost"),
 			ofFamily(300),
 		},
 		unexplored: "One name has no other keys. TestExplorationOfSeveral sees it.",
@@ -2446,7 +2573,8 @@ var mutants = []mutant{
 			all.If = append(all.If, txn.If[1:]...)
 		}
 `}},
-		killers: []killer{explorationOfSeveral, core("ticket", "TestWhatAPutOfSeveralSends"), inArea("kinds", "TestWhatSeveralNamesCost"), ofFamily(1000)},
+		killers: []killer{explorationOfSeveral, core("ticket", "TestWhatAPutOfSeveralSends"),
+			inArea("kinds", "TestWhatSeveralNamesCost"), ofFamily(1000)},
 	},
 	{
 		name: "a place of several that is first is not watched",
@@ -2457,9 +2585,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("kinds", "TestAKeyOfSeveralThatIsDeletedIsMissed")},
 	},
 	{
-		name:    "the first places of a LockAll are watched as if they came with the last",
-		why:     "Only then does the hold begin. But until their watches are there, nobody learns that they were recalled meanwhile.",
-		edits:   []edit{{"internal/queue/place.go", `	if p.held.IsZero() { // else`, `	if first { // else`}},
+		name: "the first places of a LockAll are watched as if they came with the last",
+		why:  "Only then does the hold begin. But until their watches are there, nobody learns that they were recalled meanwhile.",
+		edits: []edit{{"internal/queue/place.go", `	if p.held.IsZero() { // else`,
+			`	if first { // else`}},
 		killers: []killer{inArea("kinds", "TestARecallWhereALockAllIsTheFirst")},
 	},
 	{
@@ -2541,9 +2670,11 @@ var mutants = []mutant{
 		killers: []killer{inArea("kinds", "TestNobodyJoinsReadsWhileAPermitWaits")},
 	},
 	{
-		name:    "a permit begins as many watches again after watches that have failed",
-		why:     "A watch that failed should begin again. But a slow etcd then gets a watch for each key for which the permit waits, time and again (rule 25).",
-		edits:   []edit{{"internal/queue/wait_permits.go", `(ahead.Whole || failed || len(awaited) > manyWatched)`, `(ahead.Whole || failed && len(awaited) == 0 || len(awaited) > manyWatched)`}},
+		name: "a permit begins as many watches again after watches that have failed",
+		why:  "A watch that failed should begin again. But a slow etcd then gets a watch for each key for which the permit waits, time and again (rule 25).",
+		edits: []edit{{"internal/queue/wait_permits.go",
+			`(ahead.Whole || failed || len(awaited) > manyWatched)`,
+			`(ahead.Whole || failed && len(awaited) == 0 || len(awaited) > manyWatched)`}},
 		killers: []killer{inArea("kinds", "TestTheWatchesOfAPermitBeginAtASlowEtcd")},
 	},
 	{
@@ -2584,9 +2715,10 @@ var mutants = []mutant{
 		killers: []killer{core("queue", "TestAPermitWaitsForThoseThatItHasFound")},
 	},
 	{
-		name:    "a permit that waits misses what was before its watches",
-		why:     "The line was read with the put. But those that have gone between the put and the watches told nobody.",
-		edits:   []edit{{"internal/queue/wait.go", `		begun: looks, due: looks,`, `		begun: stays, due: looks,`}},
+		name: "a permit that waits misses what was before its watches",
+		why:  "The line was read with the put. But those that have gone between the put and the watches told nobody.",
+		edits: []edit{{"internal/queue/wait.go", `		begun: looks, due: looks,`,
+			`		begun: stays, due: looks,`}},
 		killers: []killer{inArea("kinds", "TestAPermitMissesNothingBeforeItsWatches")},
 	},
 	{
@@ -2611,7 +2743,8 @@ var mutants = []mutant{
 	}
 	p.UnwatchLocked()
 `}},
-		killers: []killer{simulation(1000), inArea("queue", "TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
+		killers: []killer{simulation(1000),
+			inArea("queue", "TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
 	},
 	{
 		name: "all keys go with their lease",
@@ -2625,14 +2758,16 @@ var mutants = []mutant{
 `},
 		},
 		killers: []killer{
-			inArea("lease", "TestCloseLeavesNoKeyThatWasPutOver"), inArea("lease", "TestCloseDoesNotSayNilForAKeyThatStays"),
+			inArea("lease", "TestCloseLeavesNoKeyThatWasPutOver"),
+			inArea("lease", "TestCloseDoesNotSayNilForAKeyThatStays"),
 			inArea("lease", "TestAKeyThatWasPutOverIsRemovedAfterAnOutage"),
 		},
 	},
 	{
-		name:    "only a key that was seen is removed",
-		why:     "The put failed, so there is nothing to remove. But it may be only its answer that failed (rule 9).",
-		edits:   []edit{{"internal/queue/removal.go", `	if unsent || p.keys.Leases.ClosedLocked() {`, `	if p.Ticket.Rev() == 0 || p.keys.Leases.ClosedLocked() {`}},
+		name: "only a key that was seen is removed",
+		why:  "The put failed, so there is nothing to remove. But it may be only its answer that failed (rule 9).",
+		edits: []edit{{"internal/queue/removal.go", `	if unsent || p.keys.Leases.ClosedLocked() {`,
+			`	if p.Ticket.Rev() == 0 || p.keys.Leases.ClosedLocked() {`}},
 		killers: []killer{inArea("lease", "TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce")},
 	},
 	{
@@ -2669,7 +2804,8 @@ var mutants = []mutant{
 `, `			continue
 `},
 		},
-		killers: []killer{simulation(1000), inArea("lease", "TestAfterADoubtfulLockTheNextOneUsesAnotherLease")},
+		killers: []killer{simulation(1000),
+			inArea("lease", "TestAfterADoubtfulLockTheNextOneUsesAnotherLease")},
 	},
 	{
 		name: "a stray key is swept whoever has it by now",
@@ -2793,9 +2929,10 @@ var mutants = []mutant{
 		killers: []killer{ofCommand("TestAStderrWithoutAReaderEndsNoRun")},
 	},
 	{
-		name:    "a run ignores PIPE, and so does its command",
-		why:     "To ignore a signal is the shortest way not to die of it. But the command inherits that, and a pipeline in it never ends.",
-		edits:   []edit{{"cmd/etcdlock/hold.go", `	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)`, `	signal.Ignore(syscall.SIGPIPE)`}},
+		name: "a run ignores PIPE, and so does its command",
+		why:  "To ignore a signal is the shortest way not to die of it. But the command inherits that, and a pipeline in it never ends.",
+		edits: []edit{{"cmd/etcdlock/hold.go",
+			`	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)`, `	signal.Ignore(syscall.SIGPIPE)`}},
 		killers: []killer{ofCommand("TestAStderrWithoutAReaderEndsNoRun")},
 	},
 	{
@@ -2829,9 +2966,10 @@ var mutants = []mutant{
 		killers: []killer{ofCommand("TestARunThatIsRecalledInLineStartsNothing")},
 	},
 	{
-		name:    "a signal does not end the least time of a run",
-		why:     "The command has run, and the name stays taken. But whoever ends a run by a signal wants it to end, and to begin another.",
-		edits:   []edit{{"cmd/etcdlock/hold.go", `	if h.hurried && h.atLeast > 0 &&`, `	if h.asked && h.atLeast > 0 &&`}},
+		name: "a signal does not end the least time of a run",
+		why:  "The command has run, and the name stays taken. But whoever ends a run by a signal wants it to end, and to begin another.",
+		edits: []edit{{"cmd/etcdlock/hold.go", `	if h.hurried && h.atLeast > 0 &&`,
+			`	if h.asked && h.atLeast > 0 &&`}},
 		killers: []killer{ofCommand("TestTheLockIsTakenAtLeast")},
 	},
 	{
@@ -2861,7 +2999,8 @@ var mutants = []mutant{
 		edits: []edit{{"cmd/etcdlock/run.go", `	return now.Add(min(r.killAfter, time.Second)) // another may hold already
 `, `	return now.Add(r.killAfter)
 `}},
-		killers: []killer{ofCommand("TestABreakEndsTheCommandWithinASecond"), ofCommand("TestKillAtCountsFromTheEndOfTrust")},
+		killers: []killer{ofCommand("TestABreakEndsTheCommandWithinASecond"),
+			ofCommand("TestKillAtCountsFromTheEndOfTrust")},
 	},
 	{
 		name: "a loss is left to the next look at it",
@@ -2889,9 +3028,10 @@ var mutants = []mutant{
 		killers: []killer{ofCommand("TestARunThatIsKilledTakesItsCommandAlong")},
 	},
 	{
-		name:    "a minor of etcd without a fix is open to nothing",
-		why:     "No patch of it is below the fix. But no patch of it has the fix, either.",
-		edits:   []edit{{"cmd/etcdlock/advisories.go", `r.major < 3 || !fixed || r.patch < patch`, `fixed && r.patch < patch`}},
+		name: "a minor of etcd without a fix is open to nothing",
+		why:  "No patch of it is below the fix. But no patch of it has the fix, either.",
+		edits: []edit{{"cmd/etcdlock/advisories.go", `r.major < 3 || !fixed || r.patch < patch`,
+			`fixed && r.patch < patch`}},
 		killers: []killer{ofCommand("TestWhichAdvisoriesAReleaseIsOpenTo")},
 	},
 	{

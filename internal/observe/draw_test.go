@@ -123,8 +123,10 @@ func (d *drawing) panel(p shown, marks []int) {
 	}
 	d.WriteString(dataBegin)
 	if p.Type == "stat" {
-		fmt.Fprintf(d, `<text class="number" text-anchor="middle" x="%s" y="%s" style="fill:%s">%s</text>`+"\n",
-			pixel((b.left+b.right)/2), pixel((b.top+b.bottom)/2+28), p.signal(), format(p.number, p.FieldConfig.Defaults.Unit))
+		fmt.Fprintf(d,
+			`<text class="number" text-anchor="middle" x="%s" y="%s" style="fill:%s">%s</text>`+"\n",
+			pixel((b.left+b.right)/2), pixel((b.top+b.bottom)/2+28), p.signal(),
+			format(p.number, p.FieldConfig.Defaults.Unit))
 	} else {
 		d.series(p, b, marks)
 	}
@@ -171,14 +173,17 @@ func (d *drawing) series(p shown, b box, marks []int) {
 	x := func(i float64) float64 { return plot.left + (plot.right-plot.left)*i/steps }
 
 	for v := 0.; v < top+step/2; v += step {
-		fmt.Fprintf(d, `<path class="grid" d="M%s %sH%s"/>`+"\n", pixel(plot.left), pixel(y(v)), pixel(plot.right))
+		fmt.Fprintf(d, `<path class="grid" d="M%s %sH%s"/>`+"\n", pixel(plot.left), pixel(y(v)),
+			pixel(plot.right))
 		d.text("small", "end", plot.left-6, y(v)+4, format(v, p.FieldConfig.Defaults.Unit))
 	}
 	for at := calm; at < lasts; at += calm {
-		d.text("small", "middle", x(float64(at/scrapeInterval)), plot.bottom+14, fmt.Sprintf("%.0f min", at.Minutes()))
+		d.text("small", "middle", x(float64(at/scrapeInterval)), plot.bottom+14,
+			fmt.Sprintf("%.0f min", at.Minutes()))
 	}
 	for _, i := range marks {
-		fmt.Fprintf(d, `<path class="mark" d="M%s %sV%s"/>`+"\n", pixel(x(float64(i))), pixel(plot.top), pixel(plot.bottom))
+		fmt.Fprintf(d, `<path class="mark" d="M%s %sV%s"/>`+"\n", pixel(x(float64(i))), pixel(plot.top),
+			pixel(plot.bottom))
 	}
 	if len(p.curves) == 0 {
 		d.text("small", "middle", (plot.left+plot.right)/2, (plot.top+plot.bottom)/2, "No data")
@@ -192,7 +197,8 @@ func (d *drawing) series(p shown, b box, marks []int) {
 			fmt.Fprintf(d, `<path class="line" stroke="%s" d="%s"/>`+"\n", hue, polyline(c.values, x, y))
 		}
 		at := places[n]
-		fmt.Fprintf(d, `<path stroke="%s" stroke-width="3" d="M%s %sh11"/>`+"\n", hue, pixel(at.left), pixel(at.top-4))
+		fmt.Fprintf(d, `<path stroke="%s" stroke-width="3" d="M%s %sh11"/>`+"\n", hue, pixel(at.left),
+			pixel(at.top-4))
 		d.text("small", "start", at.left+15, at.top, c.legend)
 	}
 }

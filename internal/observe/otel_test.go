@@ -77,7 +77,9 @@ func newComparison() comparison {
 // compare compares what Prometheus has just read of a process, by series, with what its
 // instruments say. A series of 0 there may be missing here: a histogram has no point before
 // its first measurement.
-func (c *comparison) compare(t *testing.T, counted map[string]float64, reader *sdkmetric.ManualReader) {
+func (c *comparison) compare(
+	t *testing.T, counted map[string]float64, reader *sdkmetric.ManualReader,
+) {
 	t.Helper()
 	var all metricdata.ResourceMetrics
 	require.NoError(t, reader.Collect(context.Background(), &all))
@@ -93,7 +95,8 @@ func (c *comparison) compare(t *testing.T, counted map[string]float64, reader *s
 			c.told[metricName.FindString(series)] = true
 		}
 		if math.Abs(value-counted[series]) > 1e-6 && c.differences[series] == "" {
-			c.differences[series] = fmt.Sprintf("%v by OpenTelemetry, %v by Prometheus", value, counted[series])
+			c.differences[series] = fmt.Sprintf("%v by OpenTelemetry, %v by Prometheus", value,
+				counted[series])
 		}
 	}
 }
@@ -115,7 +118,8 @@ func (c *comparison) translate(t *testing.T, m metricdata.Metrics, series map[st
 				continue
 			}
 			name := func(suffix string, more ...string) string {
-				return labels.FromStrings(append(append(twin.labels(of), "__name__", twin.metric+suffix), more...)...).String()
+				return labels.FromStrings(append(append(twin.labels(of), "__name__", twin.metric+suffix),
+					more...)...).String()
 			}
 			if !strings.HasSuffix(twin.metric, "_seconds") {
 				series[name("")] += value
@@ -222,7 +226,8 @@ func allInstruments(t *testing.T) map[string]*instrument {
 // The page's table has each instrument, with its type, unit and attributes, and the metrics
 // that match it.
 func TestThePageHasEachInstrument(t *testing.T) {
-	row := regexp.MustCompile("(?m)^\\| `(etcdlock\\.\\S+)` \\| (\\w+) \\| (\\S+) \\| (.*?) ?\\| (.*) \\|$")
+	row := regexp.MustCompile(
+		"(?m)^\\| `(etcdlock\\.\\S+)` \\| (\\w+) \\| (\\S+) \\| (.*?) ?\\| (.*) \\|$")
 	quoted := regexp.MustCompile("`(.*?)`")
 	all := allInstruments(t)
 	var documented, compared []string
@@ -264,7 +269,8 @@ func TestTheNamesOfBothModulesDoNotCollide(t *testing.T) {
 	all := allInstruments(t)
 	require.NotEmpty(t, all)
 	for name, i := range all {
-		translated, err := namer.Build(otlptranslator.Metric{Name: name, Unit: i.unit, Type: types[i.kind]})
+		translated, err := namer.Build(otlptranslator.Metric{Name: name, Unit: i.unit,
+			Type: types[i.kind]})
 		require.NoError(t, err)
 		require.NotContains(t, names(t), translated)
 	}

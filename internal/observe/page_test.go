@@ -26,7 +26,8 @@ func page(t *testing.T) string {
 // first are the names in the first column of the page's tables.
 func first(t *testing.T, begin string) (names []string) {
 	t.Helper()
-	for _, row := range regexp.MustCompile("(?m)^\\| `("+begin+"\\w*)` \\|").FindAllStringSubmatch(page(t), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `("+begin+
+		"\\w*)` \\|").FindAllStringSubmatch(page(t), -1) {
 		names = append(names, row[1])
 	}
 	slices.Sort(names)
@@ -90,7 +91,8 @@ func TestEachMetricIsLookedAt(t *testing.T) {
 			look(target.Expr)
 		}
 	}
-	looked["etcdlock_contended_total"] = true // it includes those that gave up; it is for the user's own queries
+	// it includes those that gave up; it is for the user's own queries
+	looked["etcdlock_contended_total"] = true
 	for _, name := range names(t) {
 		require.True(t, looked[name], name)
 		delete(looked, name)

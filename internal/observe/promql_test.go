@@ -137,7 +137,8 @@ func (p *history) fires(t *testing.T, rule rulefmt.Rule) (alerts []string, first
 	t.Helper()
 	expr, err := parser.ParseExpr(rule.Expr)
 	require.NoError(t, err)
-	r := rules.NewAlertingRule(rule.Alert, expr, time.Duration(rule.For), time.Duration(rule.KeepFiringFor),
+	r := rules.NewAlertingRule(rule.Alert, expr, time.Duration(rule.For),
+		time.Duration(rule.KeepFiringFor),
 		labels.FromMap(rule.Labels), labels.FromMap(rule.Annotations), labels.EmptyLabels(), "", true,
 		promslog.NewNopLogger())
 	query := rules.EngineQueryFunc(p.engine, p.data)
@@ -249,7 +250,8 @@ func TestEachQueryOfTheDashboardShowsSomething(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, queries, 20)
-	require.NotEmpty(t, worlds["etcd set back"].engineRange(t, interpolate(board(t).Annotations.List[0].Expr)))
+	require.NotEmpty(t,
+		worlds["etcd set back"].engineRange(t, interpolate(board(t).Annotations.List[0].Expr)))
 	require.Empty(t, worlds["quiet"].engineRange(t, interpolate(board(t).Annotations.List[0].Expr)))
 }
 

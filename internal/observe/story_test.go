@@ -95,7 +95,8 @@ var stories = []story{
 			w.etcd.Thaw()
 		},
 		fires: map[string]string{
-			"EtcdlockEtcdAway": "instance=a", "EtcdlockLost": "reason=expired", "EtcdlockLeaseAtRisk": "instance=a",
+			"EtcdlockEtcdAway": "instance=a", "EtcdlockLost": "reason=expired",
+			"EtcdlockLeaseAtRisk": "instance=a",
 		},
 		may:  "EtcdlockLongWaits", // if a claim waited behind a holder when etcd went away
 		soon: 4 * minute,
@@ -303,7 +304,9 @@ func (w *world) work(s *etcdlock.Session) {
 }
 
 // hold holds a lock for a while, or until it is lost.
-func (w *world) hold(s *etcdlock.Session, name string, lasts time.Duration, opts ...etcdlock.Option) {
+func (w *world) hold(
+	s *etcdlock.Session, name string, lasts time.Duration, opts ...etcdlock.Option,
+) {
 	mu, err := s.Mutex(name, opts...)
 	if err == nil {
 		err = mu.Do(w.over, func(ctx context.Context) error {

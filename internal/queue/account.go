@@ -36,7 +36,7 @@ type Account struct {
 	ending      map[Ender]struct{} // that have ended while their contexts may not have
 	doubted     time.Time          // when it was last learned that a copy of a put may come late
 	suspect     bool               // an audit of the keys is due now
-	reconnected bool               // and is to read what is ahead of the holds: etcd may have been set back
+	reconnected bool               // that audit reads what is ahead of the holds, too
 	adopts      bool               // a place was to adopt a key, which it has not drawn
 	swept       time.Time          // when the last answered audit of the keys on the lease was sent
 	byValues    bool               // the last audit was by values; see auditsBy
@@ -113,8 +113,8 @@ func IsOwn(e line.Entry) bool {
 // to which they move them.
 var adopted sync.Map
 
-// An adoption is a key, and the lease to which a Session moves it. (Not the key alone: of two Sessions
-// that adopt it one fails. TestAnAdoptedHoldIsOfItsProcessThoughAnotherAdoptFails.)
+// An adoption is a key, and the lease to which a Session moves it. (Not the key alone: of two
+// Sessions that adopt it one fails. TestAnAdoptedHoldIsOfItsProcessThoughAnotherAdoptFails.)
 type adoption struct {
 	key   string
 	lease int64

@@ -190,7 +190,9 @@ func (a *Account) auditPlaces(ctx, asking context.Context, places []*Place) (kno
 // compare compares the keys on the lease, as an audit sent at sent found them, with the keys of
 // its places. The missing ones are to be read, and if the answer is suspicious also some of the
 // keys that are there. So are the strays. Keys that users attach to the lease are theirs.
-func (a *Account) compare(keys [][]byte, sent time.Time, suspicious bool) (missing []*Place, strays []string) {
+func (a *Account) compare(
+	keys [][]byte, sent time.Time, suspicious bool,
+) (missing []*Place, strays []string) {
 	a.keys.mu.Lock()
 	defer a.keys.mu.Unlock()
 	a.swept = sent
@@ -205,7 +207,8 @@ func (a *Account) compare(keys [][]byte, sent time.Time, suspicious bool) (missi
 	for key, p := range a.places {
 		// Under a doubtful name a late request may have put the key again. After a set-back it
 		// may be the key of an earlier hold.
-		doubtful := !present[key] || p.Ticket.Doubtful() || suspicious && !p.held.IsZero() && len(missing) < manyPlaces
+		doubtful := !present[key] || p.Ticket.Doubtful() ||
+			suspicious && !p.held.IsZero() && len(missing) < manyPlaces
 		if p.Ticket.Rev() != 0 && !p.Ticket.Lost() && p.Since.Before(sent) && doubtful {
 			missing = append(missing, p)
 		}
@@ -279,6 +282,7 @@ func (a *Account) sweep(ctx context.Context, read []line.Entry) {
 			continue
 		}
 		err := k.etcd.Delete(ctx, e)
-		k.Log(slog.LevelWarn, "removed a key that a late request had put", "key", e.Key, "revision", e.Rev, "error", err)
+		k.Log(slog.LevelWarn, "removed a key that a late request had put",
+			"key", e.Key, "revision", e.Rev, "error", err)
 	}
 }

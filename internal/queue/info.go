@@ -108,7 +108,8 @@ func (c *change) next() (values []string, err error) {
 func (c *change) txn(values []string) (t ticket.Txn) {
 	for i, e := range c.read {
 		one := ticket.Edit(e, values[i])
-		t.If, t.Then, t.Else = append(t.If, one.If...), append(t.Then, one.Then...), append(t.Else, one.Else...)
+		t.If, t.Then, t.Else = append(t.If, one.If...), append(t.Then, one.Then...),
+			append(t.Else, one.Else...)
 	}
 	return t
 }

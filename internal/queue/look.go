@@ -119,8 +119,8 @@ func (c *Waiter) readAhead(
 	return c.readFor(ctx, p, lookQuery(p, look), attempt.Backoff{})
 }
 
-// lookQuery is what a look at what is ahead of p reads next: for one that reads several ranges in one
-// request, otherwise one.
+// lookQuery is what a look at what is ahead of p reads next: for one that reads several ranges in
+// one request, otherwise one.
 func lookQuery(p *Place, look *ticket.Look, opts ...clientv3.OpOption) etcd.Query {
 	if p.Ticket.Kind != line.Read {
 		return etcd.Range(p.Ticket.Prefix(), append(look.Range(), opts...)...)

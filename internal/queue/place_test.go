@@ -62,8 +62,8 @@ func TestAPermitWaitsForThoseThatItHasFound(t *testing.T) {
 	})
 }
 
-// A wait that begins as its Session is closed ends with the error of that, also one at the head of its
-// line, which waits for the other places of its call and has to read the line again.
+// A wait that begins as its Session is closed ends with the error of that, also one at the head of
+// its line, which waits for the other places of its call and has to read the line again.
 func TestAWaitWhoseSessionIsClosedSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := fake.NewServer()
@@ -155,8 +155,8 @@ func TestWhatAViewRemembersIsBounded(t *testing.T) {
 	}
 }
 
-// Once the client has another connection the next audit reads what is ahead of each hold, once, and the
-// one after that if it had no answer.
+// Once the client has another connection the next audit reads what is ahead of each hold, once, and
+// the one after that if it had no answer.
 func TestAnotherConnectionCostsAReadForEachHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := fake.NewServer()
@@ -172,7 +172,9 @@ func TestAnotherConnectionCostsAReadForEachHold(t *testing.T) {
 			p.Account.Audit(t.Context(), time.Now())
 			return len(server.Calls(fake.Range)) - before
 		}
-		server.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Range} })
+		server.Intercept(func(c fake.Call) fake.Effect {
+			return fake.Effect{Drop: c.Method == fake.Range}
+		})
 		require.Equal(t, 1, audit(), "without an answer")
 		server.Intercept(nil)
 		require.Equal(t, 1, audit(), "again")

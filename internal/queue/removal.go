@@ -38,7 +38,8 @@ func (p *Place) AbandonLocked(unsure bool) <-chan struct{} {
 	if unsent {
 		p.RemovedLocked()
 	}
-	if unsent || p.keys.Leases.ClosedLocked() { // Close revokes the lease and then removes what is left
+	// Close revokes the lease and then removes what is left
+	if unsent || p.keys.Leases.ClosedLocked() {
 		close(p.removed)
 		return p.removed
 	}

@@ -119,8 +119,8 @@ func (k *Keys) verify() {
 	}
 }
 
-// confirmFirst reads what is ahead of the places that are held, and gives up each that stands behind
-// a key that another process may hold, too.
+// confirmFirst reads what is ahead of the places that are held, and gives up each that stands
+// behind a key that another process may hold, too.
 //
 // No key is ever put ahead of another, but a set-back brings keys back that had gone before a hold
 // began. Their Sessions do not hold them. But a key that waits to be adopted, as it did then, comes
@@ -137,8 +137,8 @@ func (k *Keys) confirmFirst(
 	return nil
 }
 
-// confirmIsFirst is confirmFirst for one place. Keys that are no contenders may fill what is read at
-// first: then it reads on. (TestAHoldIsJudgedByAllThatIsAheadOfItAfterASetBack.)
+// confirmIsFirst is confirmFirst for one place. Keys that are no contenders may fill what is read
+// at first: then it reads on. (TestAHoldIsJudgedByAllThatIsAheadOfItAfterASetBack.)
 func (k *Keys) confirmIsFirst(
 	ctx context.Context, p *Place, ask func(context.Context, etcd.Query) (etcd.Reading, error),
 ) error {

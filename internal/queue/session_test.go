@@ -18,8 +18,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// A session is what stands above the Keys of a Session, with the line of one name, in which it has one
-// place.
+// A session is what stands above the Keys of a Session, with the line of one name, in which it has
+// one place.
 type session struct {
 	mu      guard.Mutex
 	etcd    *etcd.Conn

@@ -391,7 +391,9 @@ func (v *view) observedLocked(e line.Entry) {
 // goneLocked returns whether a contender ahead of p, which is in the view, is proven gone.
 func (v *view) goneLocked(p *Place) func(line.Entry) bool {
 	shown := v.read[p.Ticket.Key] == p.Ticket.Rev()
-	return func(e line.Entry) bool { return v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev }
+	return func(e line.Entry) bool {
+		return v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev
+	}
 }
 
 // ownLocked is the Session's place in the line, or nil.

@@ -154,7 +154,8 @@ func (v *view) newerLocked(p *Place) []clientv3.Op {
 
 // FewKeys reads some of the keys from one on, without their values.
 func FewKeys(from string, which ...clientv3.OpOption) clientv3.Op {
-	return clientv3.OpGet(from, append(which, clientv3.WithKeysOnly(), clientv3.WithLimit(longLine))...)
+	return clientv3.OpGet(from,
+		append(which, clientv3.WithKeysOnly(), clientv3.WithLimit(longLine))...)
 }
 
 // countBelow counts the keys below a name.

@@ -152,8 +152,8 @@ func (c *Waiter) waitBehind(
 	return c.waitBy(ctx, p, by, broken)
 }
 
-// watchesSecond is the last but one of the contenders before p, if c, which asks, waits for a notice
-// that it has gone. A reader does not: other readers may stand before the last one.
+// watchesSecond is the last but one of the contenders before p, if c, which asks, waits for a
+// notice that it has gone. A reader does not: other readers may stand before the last one.
 func (c *Waiter) watchesSecond(p *Place, ahead line.Ahead) line.Entry {
 	if n := len(ahead.Last); c.Asks && n > 1 && p.Ticket.Kind == line.Exclusive {
 		return ahead.Last[n-2]

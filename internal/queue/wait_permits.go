@@ -58,7 +58,9 @@ func (w *permitWatch) covers(ahead line.Ahead) bool {
 //
 // Invariant: after watches that have failed it begins one, and not one for each key. (An etcd that
 // is slow would get many times as much to do. TestTheWatchesOfAPermitBeginAtASlowEtcd.)
-func watchSome(ctx context.Context, p *Place, ahead line.Ahead, broken attempt.Backoff) *permitWatch {
+func watchSome(
+	ctx context.Context, p *Place, ahead line.Ahead, broken attempt.Backoff,
+) *permitWatch {
 	awaited := ahead.Awaited()
 	failed := broken != attempt.Backoff{}
 	if awaited[0].Kind() == line.Permit && (ahead.Whole || failed || len(awaited) > manyWatched) {

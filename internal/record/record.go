@@ -21,7 +21,8 @@ import (
 	"time"
 )
 
-var dir = flag.String("record", "", "directory whose results.json and README.md take the figures of this run")
+var dir = flag.String("record", "",
+	"directory whose results.json and README.md take the figures of this run")
 
 // The two sides of the table.
 const (
@@ -69,7 +70,8 @@ func Save(t testing.TB, r Result) {
 	r.Date, r.Go = time.Now().Format(time.DateOnly), runtime.Version()
 	update(t, func(all *results) {
 		all.Rows = put(all.Rows, r, func(a, b Result) int {
-			return cmp.Or(cmp.Compare(number(a.Row), number(b.Row)), cmp.Compare(a.Case, b.Case), cmp.Compare(b.Side, a.Side))
+			return cmp.Or(cmp.Compare(number(a.Row), number(b.Row)), cmp.Compare(a.Case, b.Case),
+				cmp.Compare(b.Side, a.Side))
 		})
 	})
 }
@@ -158,7 +160,8 @@ func (all *results) fill(text string) (string, error) {
 // rows is the table of the faults, a line for each row and case, with both sides.
 func (all *results) rows() string {
 	var b strings.Builder
-	b.WriteString("| # | fault | must hold | etcdlock | concurrency.Mutex | rerun | date, versions |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString(
+		"| # | fault | must hold | etcdlock | concurrency.Mutex | rerun | date, versions |\n|---|---|---|---|---|---|---|\n")
 	type key struct{ row, fault string }
 	sides := make(map[key]map[string]Result)
 	var order []key
@@ -176,8 +179,10 @@ func (all *results) rows() string {
 		if known.Row == "" {
 			known = theirs
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | `%s` | %s, etcd %s, %s |\n", known.Row, cell(known.Fault), cell(known.Must),
-			cell(ours.verdict()), cell(theirs.verdict()), cell(known.Command), known.Date, known.Etcd, known.Go)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | `%s` | %s, etcd %s, %s |\n", known.Row,
+			cell(known.Fault), cell(known.Must),
+			cell(ours.verdict()), cell(theirs.verdict()), cell(known.Command), known.Date,
+			known.Etcd, known.Go)
 	}
 	return b.String()
 }
@@ -204,7 +209,8 @@ func (all *results) mutants() string {
 	var b strings.Builder
 	b.WriteString("| mutant | killed by | after | rerun | date |\n|---|---|---|---|---|\n")
 	for _, m := range all.Mutants {
-		fmt.Fprintf(&b, "| %s | %s | %s | `%s` | %s |\n", cell(m.Name), cell(cmp.Or(m.KilledBy, "**nothing**")), cell(m.After), cell(m.Command), m.Date)
+		fmt.Fprintf(&b, "| %s | %s | %s | `%s` | %s |\n", cell(m.Name),
+			cell(cmp.Or(m.KilledBy, "**nothing**")), cell(m.After), cell(m.Command), m.Date)
 	}
 	return b.String()
 }

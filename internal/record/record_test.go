@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const blank = "# Title\n\n<!-- rows -->\n<!-- end of rows -->\n\nbetween\n\n<!-- mutants -->\n<!-- end of mutants -->\n"
+const blank = "# Title\n\n<!-- rows -->\n<!-- end of rows -->\n\n" +
+	"between\n\n<!-- mutants -->\n<!-- end of mutants -->\n"
 
 func in(t *testing.T, readme string) string {
 	t.Helper()
@@ -37,11 +38,14 @@ func save(t *testing.T, into string, r Result) {
 func TestALaterResultTakesThePlaceOfAnEarlierOne(t *testing.T) {
 	d := in(t, blank)
 	save(t, d, Result{Row: "S10", Side: Ours, Fault: "chaos", N: 1})
-	save(t, d, Result{Row: "S9", Side: Theirs, Fault: "late unlock", N: 20, Broken: 3, Figures: "said nil"})
+	save(t, d, Result{Row: "S9", Side: Theirs, Fault: "late unlock", N: 20, Broken: 3,
+		Figures: "said nil"})
 	save(t, d, Result{Row: "S9", Side: Ours, Fault: "late unlock", N: 5})
-	save(t, d, Result{Row: "S9", Side: Ours, Fault: "late unlock", N: 20, Command: "go test -run 'S9|S10'"})
+	save(t, d, Result{Row: "S9", Side: Ours, Fault: "late unlock", N: 20,
+		Command: "go test -run 'S9|S10'"})
 	text := saved(t, d)
-	require.Regexp(t, `(?s)\| S9 \| late unlock \|  \| held 20 of 20 \| \*\*broken 3 of 20\*\*; said nil \| .go test -run 'S9\\\|S10'. \|.*\n\| S10 \|`, text)
+	require.Regexp(t,
+		`(?s)\| S9 \| late unlock \|  \| held 20 of 20 \| \*\*broken 3 of 20\*\*; said nil \| .go test -run 'S9\\\|S10'. \|.*\n\| S10 \|`, text)
 	require.NotContains(t, text, "held 5 of 5")
 	require.Contains(t, text, "between")
 }

@@ -16,8 +16,12 @@ import (
 func Several(s Session, names ...string) (Mutex, error) {
 	if ours := OurSession(s); ours != nil {
 		return &ourHolder{
-			acquire: func(ctx context.Context) (*etcdlock.Hold, error) { return ours.LockAll(ctx, names...) },
-			try:     func(ctx context.Context) (*etcdlock.Hold, error) { return ours.TryLockAll(ctx, names...) },
+			acquire: func(ctx context.Context) (*etcdlock.Hold, error) {
+				return ours.LockAll(ctx, names...)
+			},
+			try: func(ctx context.Context) (*etcdlock.Hold, error) {
+				return ours.TryLockAll(ctx, names...)
+			},
 		}, nil
 	}
 	all := make(oneByOne, len(names))
@@ -93,9 +97,11 @@ func (h *ourHolder) last() *etcdlock.Hold {
 }
 
 func (h *ourHolder) Unlock(ctx context.Context) error { return h.last().Unlock(ctx) }
-func (h *ourHolder) Hold() context.Context            { return h.last().Context(context.Background()) }
-func (h *ourHolder) Token() int64                     { return h.last().Token() }
-func (h *ourHolder) IsOwner() clientv3.Cmp            { return h.last().IsOwner()[0] }
+func (h *ourHolder) Hold() context.Context {
+	return h.last().Context(context.Background())
+}
+func (h *ourHolder) Token() int64          { return h.last().Token() }
+func (h *ourHolder) IsOwner() clientv3.Cmp { return h.last().IsOwner()[0] }
 
 // Key may be called only while the lock is held. For several names it returns the key of
 // the first.

@@ -41,7 +41,8 @@ type theirRWMutex struct {
 
 func (s *theirSession) RWMutex(name string) (RWMutex, error) {
 	m := &theirRWMutex{s: s, name: name}
-	return theirWriter{m, &theirUser{m: m, lock: (*recipe.RWMutex).Lock, unlock: (*recipe.RWMutex).Unlock}}, nil
+	return theirWriter{m,
+		&theirUser{m: m, lock: (*recipe.RWMutex).Lock, unlock: (*recipe.RWMutex).Unlock}}, nil
 }
 
 type theirWriter struct {

@@ -24,7 +24,8 @@ type Side struct {
 	Name string
 	// Open makes the session of a process. It does no I/O. The options are for this library
 	// only; the other side ignores them.
-	Open func(client *clientv3.Client, ttl time.Duration, opts ...etcdlock.SessionOption) (Session, error)
+	Open func(client *clientv3.Client, ttl time.Duration, opts ...etcdlock.SessionOption) (Session,
+		error)
 	// Lost reports whether an Unlock said that the lock had been lost.
 	Lost func(error) bool
 }
@@ -102,8 +103,11 @@ func OurSession(s Session) *etcdlock.Session {
 	return ours.Session
 }
 
-func openOurs(client *clientv3.Client, ttl time.Duration, opts ...etcdlock.SessionOption) (Session, error) {
-	s, err := etcdlock.NewSession(client, append([]etcdlock.SessionOption{etcdlock.WithTTL(ttl)}, opts...)...)
+func openOurs(
+	client *clientv3.Client, ttl time.Duration, opts ...etcdlock.SessionOption,
+) (Session, error) {
+	s, err := etcdlock.NewSession(client,
+		append([]etcdlock.SessionOption{etcdlock.WithTTL(ttl)}, opts...)...)
 	return ourSession{s}, err
 }
 

@@ -13,13 +13,16 @@ import (
 
 // NewSession makes a session of etcd's. It grants the lease within ctx, but the session
 // outlives ctx.
-func NewSession(ctx context.Context, client *clientv3.Client, ttl time.Duration) (*concurrency.Session, error) {
+func NewSession(
+	ctx context.Context, client *clientv3.Client, ttl time.Duration,
+) (*concurrency.Session, error) {
 	seconds := int64((ttl + time.Second - 1) / time.Second)
 	lease, err := client.Grant(ctx, seconds)
 	if err != nil {
 		return nil, err
 	}
-	return concurrency.NewSession(client, concurrency.WithLease(lease.ID), concurrency.WithTTL(int(seconds)))
+	return concurrency.NewSession(client, concurrency.WithLease(lease.ID),
+		concurrency.WithTTL(int(seconds)))
 }
 
 // A theirSession makes a concurrency.Session when one is needed, and another one when that
@@ -33,7 +36,9 @@ type theirSession struct {
 	current *concurrency.Session
 }
 
-func openTheirs(client *clientv3.Client, ttl time.Duration, _ ...etcdlock.SessionOption) (Session, error) {
+func openTheirs(
+	client *clientv3.Client, ttl time.Duration, _ ...etcdlock.SessionOption,
+) (Session, error) {
 	return &theirSession{client: client, ttl: ttl, busy: make(chan struct{}, 1)}, nil
 }
 
@@ -63,7 +68,9 @@ func (s *theirSession) live(ctx context.Context) (*concurrency.Session, error) {
 
 // Mutex returns a lock for one goroutine at a time: a session has one key for a name, and a
 // second Lock on that session finds the key and gets in.
-func (s *theirSession) Mutex(name string) (Mutex, error) { return &theirMutex{s: s, name: name}, nil }
+func (s *theirSession) Mutex(name string) (Mutex, error) {
+	return &theirMutex{s: s, name: name}, nil
+}
 
 // ctx bounds Close, though the session's own Close takes no context.
 func (s *theirSession) Close(ctx context.Context) error {

@@ -40,7 +40,8 @@ func TestClocksThatDifferByEightPercentLetNobodyOverlap(t *testing.T) {
 			record.Save(t, record.Result{
 				Row: "S29", Case: fmt.Sprintf("cut off, leases live %v of their time", rate), Side: record.Ours,
 				Fault: "client clock 8 % fast or slow (simulation, expiry to the instant); the holder is cut off", Must: "no overlap",
-				N: clockRuns, Figures: fmt.Sprintf("least margin %v at a TTL of %v", least.Round(time.Millisecond), clockTTL),
+				N: clockRuns, Figures: fmt.Sprintf("least margin %v at a TTL of %v",
+					least.Round(time.Millisecond), clockTTL),
 				Command: "go test ./internal/sim -run TestClocks", Etcd: "3.7.3 client, simulated server",
 			})
 		})
@@ -94,9 +95,12 @@ func TestClocksThatDifferByEightPercentLoseNothing(t *testing.T) {
 				}))
 			}
 			record.Save(t, record.Result{
-				Row: "S29", Case: fmt.Sprintf("held for 10 TTLs, leases live %v of their time", rate), Side: record.Ours,
-				Fault: "client clock 8 % fast or slow (simulation, expiry to the instant); nothing else", Must: "nothing is lost",
-				N: clockRuns, Command: "go test ./internal/sim -run TestClocks", Etcd: "3.7.3 client, simulated server",
+				Row: "S29", Case: fmt.Sprintf("held for 10 TTLs, leases live %v of their time", rate),
+				Side:  record.Ours,
+				Fault: "client clock 8 % fast or slow (simulation, expiry to the instant); nothing else",
+				Must:  "nothing is lost",
+				N:     clockRuns, Command: "go test ./internal/sim -run TestClocks",
+				Etcd: "3.7.3 client, simulated server",
 			})
 		})
 	}

@@ -97,7 +97,8 @@ func (e exclusive) lock(ctx context.Context, try bool) (*hold, error) {
 
 // hold returns the hold of the caller, which has just locked.
 func (e exclusive) hold() *hold {
-	h := &hold{token: e.mu.Token(), ctx: e.mu.Hold(), deadline: noTime, unlock: e.mu.Unlock, least: e.least}
+	h := &hold{token: e.mu.Token(), ctx: e.mu.Hold(), deadline: noTime, unlock: e.mu.Unlock,
+		least: e.least}
 	if mu, ok := e.mu.(ours); ok {
 		h.deadline = mu.Deadline
 	} else {
@@ -187,7 +188,8 @@ func holdOf(h *etcdlock.Hold, err error) (*hold, error) {
 		return nil, err
 	}
 	own := h.Context(context.Background())
-	return &hold{token: h.Token(), ctx: own, deadline: h.Deadline, unlock: h.Unlock, setInfo: h.SetInfo}, nil
+	return &hold{token: h.Token(), ctx: own, deadline: h.Deadline, unlock: h.Unlock,
+		setInfo: h.SetInfo}, nil
 }
 
 // within is do, for a method that gives its function the context of the hold. That context

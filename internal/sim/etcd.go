@@ -18,13 +18,14 @@ import (
 
 // Times of etcd.
 const (
-	electionTimeout = time.Second                       // etcd's default
-	forwardAgain    = 50 * time.Millisecond             // how soon a member tries again to pass on a renewal
-	requestTimeout  = 5*time.Second + 2*electionTimeout // EtcdServer.Cfg.ReqTimeout
-	minTTL          = 2                                 // seconds: 1.5 election timeouts, rounded up
-	expiryStep      = 500 * time.Millisecond            // lessor.runLoop
-	syncStep        = 100 * time.Millisecond            // watchableStore.syncWatchersLoop
-	maxNoLeader     = 3 * electionTimeout               // v3rpc.maxNoLeaderCnt
+	electionTimeout = time.Second // etcd's default
+	// how soon a member tries again to pass on a renewal
+	forwardAgain   = 50 * time.Millisecond
+	requestTimeout = 5*time.Second + 2*electionTimeout // EtcdServer.Cfg.ReqTimeout
+	minTTL         = 2                                 // seconds: 1.5 election timeouts, rounded up
+	expiryStep     = 500 * time.Millisecond            // lessor.runLoop
+	syncStep       = 100 * time.Millisecond            // watchableStore.syncWatchersLoop
+	maxNoLeader    = 3 * electionTimeout               // v3rpc.maxNoLeaderCnt
 )
 
 // A Cluster is etcd as clients see it: members that answer gRPC over a Net, agree on a
@@ -47,7 +48,8 @@ type Cluster struct {
 	term     uint64
 	election *time.Timer   // running while the leader has no majority
 	changed  chan struct{} // closed, and replaced, whenever something changes
-	step     time.Duration // of the check for expired leases; 0 means that leases expire to the instant
+	// of the check for expired leases; 0 means that leases expire to the instant
+	step     time.Duration
 	entry    time.Duration // how long a leader takes for one entry; 0 if it takes all at once
 	rates    map[string]float64
 	grants   map[int64]string // by lease: the process that has it
@@ -270,7 +272,9 @@ func (c *Cluster) SetBack(to Snapshot, another, passed bool) {
 			{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: key}}},
 		}})
 		_, _ = c.store.Txn(&pb.TxnRequest{Success: []*pb.RequestOp{
-			{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: key}}},
+			{Request: &pb.RequestOp_RequestDeleteRange{
+				RequestDeleteRange: &pb.DeleteRangeRequest{Key: key},
+			}},
 		}})
 	}
 	c.lives++
@@ -673,7 +677,9 @@ func (c *Cluster) ttlLocked(id int64) time.Duration {
 }
 
 // grantLocked grants a lease to a process.
-func (c *Cluster) grantLocked(process string, id, ttl int64) (granted, grantedTTL int64, err error) {
+func (c *Cluster) grantLocked(
+	process string, id, ttl int64,
+) (granted, grantedTTL int64, err error) {
 	ttl = max(ttl, minTTL)
 	if id, err = c.store.Grant(id, ttl); err != nil {
 		return 0, 0, err
@@ -737,7 +743,9 @@ func (c *Cluster) renew(ctx context.Context, m *member, id int64) (ttl int64, er
 }
 
 // timeToLive returns what m's leader knows of a lease.
-func (c *Cluster) timeToLive(ctx context.Context, m *member, id int64) (granted int64, remaining time.Duration, keys []string, known bool, err error) {
+func (c *Cluster) timeToLive(
+	ctx context.Context, m *member, id int64,
+) (granted int64, remaining time.Duration, keys []string, known bool, err error) {
 	err = c.await(ctx, time.Now().Add(requestTimeout), func() bool {
 		if m.frozen || m.down || m.lead == nil {
 			return false

@@ -10,7 +10,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
-var fleetSeeds = flag.Uint64("fleet-seeds", uint64(race.Fewer(16, 1)), "how many schedules each story of a fleet runs")
+var fleetSeeds = flag.Uint64("fleet-seeds", uint64(race.Fewer(16, 1)),
+	"how many schedules each story of a fleet runs")
 
 // fleetOf is how many Sessions each of the three processes has, so that twenty-four
 // contend. With roundOf, more than forty stand in one line, and go round and round in it.

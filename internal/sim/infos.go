@@ -69,11 +69,13 @@ func (j *judge) informed(c *infoCall, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b := c.b
-	gone := errors.Is(err, etcdlock.ErrLost) || errors.Is(err, etcdlock.ErrNotHeld) || errors.Is(err, etcdlock.ErrRecalled)
+	gone := errors.Is(err, etcdlock.ErrLost) || errors.Is(err, etcdlock.ErrNotHeld) ||
+		errors.Is(err, etcdlock.ErrRecalled)
 	switch {
 	case b.who.p.isDead():
 	case err == nil && len(c.keys) != 1+len(b.others):
-		j.violatedLocked(untold, "%s has set %q, and %d of its keys have had it", b.who, c.info, len(c.keys))
+		j.violatedLocked(untold, "%s has set %q, and %d of its keys have had it", b.who, c.info,
+			len(c.keys))
 	case gone && b.hold.ctx.Err() == nil:
 		j.violatedLocked(untold, "%s holds %s, token %d: %v", b.who, b.name, b.hold.token, err)
 	case err == nil:
@@ -96,7 +98,8 @@ func (j *judge) putOver(life *keyLife, kv *mvccpb.KeyValue, by string) {
 	delete(now, field)
 	switch c := j.infos[info]; {
 	case life.lease != kv.Lease || life.rev != kv.CreateRevision || !reflect.DeepEqual(before, now):
-		j.violatedLocked(harm, "%s put %s over %s of %s, which was %s", by, kv.Value, life.key, life.owner, was[len(was)-1])
+		j.violatedLocked(harm, "%s put %s over %s of %s, which was %s", by, kv.Value, life.key,
+			life.owner, was[len(was)-1])
 	case by == byOperator:
 	case asked:
 		j.askedLocked(by, life, line.EntryOf(kv))
@@ -120,7 +123,8 @@ func asksAnew(before []byte, kv *mvccpb.KeyValue) bool {
 func (j *judge) ofItsHoldLocked(c *infoCall, life *keyLife) {
 	for _, o := range j.beliefs[nameOf(life.key)] {
 		if o.life == life && o.whole() && o != c.b && !slices.Contains(c.b.others, o) && !o.kind.joins() {
-			j.violatedLocked(untold, "%s holds %s, token %d, which tells %q", o.who, o.name, o.hold.token, c.info)
+			j.violatedLocked(untold, "%s holds %s, token %d, which tells %q", o.who, o.name,
+				o.hold.token, c.info)
 		}
 	}
 }
@@ -133,7 +137,8 @@ func (j *judge) ownInfoLocked(b *belief) {
 	}
 	info, _ := fieldsOf(b.life.values[len(b.life.values)-1])["info"].(string)
 	if c := j.infos[info]; c != nil {
-		j.violatedLocked(untold, "%s holds %s, token %d, which tells %q of %s", b.who, b.name, b.hold.token, info, c.b.who)
+		j.violatedLocked(untold, "%s holds %s, token %d, which tells %q of %s", b.who, b.name,
+			b.hold.token, info, c.b.who)
 	}
 }
 

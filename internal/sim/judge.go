@@ -115,14 +115,15 @@ type judge struct {
 	grace  time.Duration             // that waits ask for
 	wrote  int                       // requests that waits have written
 
-	kept      map[string][]*keyLife // those that must stay though their hold has ended, by name
-	adopting  map[adoption]int      // calls of Adopt until now
-	given     map[int64]string      // leases on which a hold waited, and the process that has adopted it
-	outlasted int                   // holds whose key stayed for the rest of their least time
-	detached  int                   // holds that were detached
-	adopted   int                   // and adopted
-	refusals  int                   // of Adopts
-	displaced int                   // times that one got in beside a hold from before a set-back
+	kept     map[string][]*keyLife // those that must stay though their hold has ended, by name
+	adopting map[adoption]int      // calls of Adopt until now
+	// leases on which a hold waited, and the process that has adopted it
+	given     map[int64]string
+	outlasted int // holds whose key stayed for the rest of their least time
+	detached  int // holds that were detached
+	adopted   int // and adopted
+	refusals  int // of Adopts
+	displaced int // times that one got in beside a hold from before a set-back
 
 	lastSetBack time.Time // of etcd
 }
@@ -272,7 +273,8 @@ func (j *judge) note(format string, args ...any) {
 }
 
 func (j *judge) noteLocked(format string, args ...any) {
-	j.log = append(j.log, fmt.Sprintf("%10.4fs  ", time.Since(j.began).Seconds())+fmt.Sprintf(format, args...))
+	j.log = append(j.log, fmt.Sprintf("%10.4fs  ", time.Since(j.began).Seconds())+
+		fmt.Sprintf(format, args...))
 }
 
 func (j *judge) violated(invariant, format string, args ...any) {
@@ -295,7 +297,8 @@ func (j *judge) changed(change Change) {
 	defer j.mu.Unlock()
 	if change.Ended != 0 {
 		j.noteLocked("etcd: lease %x of %s ended by %s", change.Ended, change.Owner, change.By)
-		if change.By != byExpiry && change.By != byOperator && change.By != change.Owner && !j.givenBack(change) {
+		if change.By != byExpiry && change.By != byOperator && change.By != change.Owner &&
+			!j.givenBack(change) {
 			j.violatedLocked(harm, "%s revoked lease %x of %s", change.By, change.Ended, change.Owner)
 		}
 	}
@@ -352,7 +355,8 @@ func barred(life *keyLife, lives map[place]*keyLife) bool {
 
 // removedLocked judges the removal of a key.
 func (j *judge) removedLocked(key string, life *keyLife, change Change) {
-	if change.By != byExpiry && change.By != byOperator && change.By != life.owner && j.side.judged && !j.givenBack(change) {
+	if change.By != byExpiry && change.By != byOperator && change.By != life.owner && j.side.judged &&
+		!j.givenBack(change) {
 		j.violatedLocked(harm, "%s removed %s of %s, put at %d", change.By, key, life.owner, life.rev)
 	}
 	if change.By != byOperator && life.removed.Before(life.until) {
@@ -361,7 +365,8 @@ func (j *judge) removedLocked(key string, life *keyLife, change Change) {
 	for _, b := range j.beliefs[nameOf(key)] {
 		// In other runs the lease may have been lost since.
 		if b.life == life && j.peaceful && b.ceded() && change.By == life.owner && change.Ended == 0 {
-			j.violatedLocked(expired, "%s, token %d of %s, which was asked to end, by %s", key, life.rev, b.who, change.By)
+			j.violatedLocked(expired, "%s, token %d of %s, which was asked to end, by %s", key, life.rev,
+				b.who, change.By)
 		}
 		if b.life != life || !b.whole() || !j.counts(b.who.p.name) {
 			continue
@@ -482,7 +487,8 @@ func (j *judge) leaseRenewed(id int64) {
 		for _, b := range beliefs {
 			late := !b.lost.IsZero() && time.Since(b.lost) > j.stale
 			if late && b.life.lease == id && j.counts(b.who.p.name) {
-				j.violatedLocked(renewal, "%x, %v after %s lost %s, token %d", id, time.Since(b.lost), b.who, name, b.hold.token)
+				j.violatedLocked(renewal, "%x, %v after %s lost %s, token %d", id, time.Since(b.lost), b.who,
+					name, b.hold.token)
 			}
 		}
 	}
@@ -512,19 +518,25 @@ func (j *judge) watchTurns(most time.Duration) {
 	look()
 }
 
-func (j *judge) turnsLocked(v fake.View, name string, since map[place]time.Time, most time.Duration) {
+func (j *judge) turnsLocked(
+	v fake.View, name string, since map[place]time.Time, most time.Duration,
+) {
 	line := contenders(v, name)
 	for i, kv := range line {
 		k, rev, at := kindOf(string(kv.Key)), kv.CreateRevision, placeOf(kv)
 		mayLinger := j.sharing && len(line) == 1 && !k.shares() && rev <= j.newest[name][k.mode()].token
-		held := slices.ContainsFunc(j.beliefs[name], func(b *belief) bool { return b.hold.token == rev && (b.whole() || b.ceded()) })
+		held := slices.ContainsFunc(j.beliefs[name], func(b *belief) bool {
+			return b.hold.token == rev && (b.whole() || b.ceded())
+		})
 		switch {
-		case held, mayLinger, j.lives[at].stays(), !k.beside(kindsIn(line[:i])), j.waitsElsewhere(v, at), !j.counts(j.lives[at].owner):
+		case held, mayLinger, j.lives[at].stays(), !k.beside(kindsIn(line[:i])), j.waitsElsewhere(v, at),
+			!j.counts(j.lives[at].owner):
 			delete(since, at)
 		case since[at].IsZero():
 			since[at] = time.Now()
 		case time.Since(since[at]) > most:
-			j.violatedLocked(stuck, "nobody has been in the way of %s for %s for %v, and it does not hold", kv.Key, name, time.Since(since[at]))
+			j.violatedLocked(stuck, "nobody has been in the way of %s for %s for %v, and it does not hold",
+				kv.Key, name, time.Since(since[at]))
 			since[at] = time.Now()
 		}
 	}
@@ -576,7 +588,9 @@ func (j *judge) asksAgain(w *worker, name string, ctx context.Context) *call {
 	c := j.asks(w, name, alone{}, ctx, false)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.waiting[w.line(name)] = slices.DeleteFunc(j.waiting[w.line(name)], func(other *call) bool { return other == c })
+	j.waiting[w.line(name)] = slices.DeleteFunc(j.waiting[w.line(name)], func(other *call) bool {
+		return other == c
+	})
 	return c
 }
 
@@ -592,7 +606,8 @@ func (j *judge) failed(w *worker, name string, c *call, err error) {
 	// who is before it.
 	_, ofPermits := c.kind.(permit)
 	quiet := !ofPermits && j.below[name].Before(c.began)
-	if judged && j.peaceful && c.try && c.alone && quiet && said == locked && !j.put[w.p.name+" "+name].Before(c.began) {
+	if judged && j.peaceful && c.try && c.alone && quiet && said == locked &&
+		!j.put[w.p.name+" "+name].Before(c.began) {
 		j.violatedLocked(wrote, "%s, for %s", w, name)
 	}
 	if judged && !w.p.isDead() && (said == failed || said == ended && c.ctx.Err() == nil) {
@@ -609,7 +624,8 @@ func (j *judge) goneLocked(w *worker, name string, c *call) {
 
 // enters judges a lock that a worker was given.
 func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
-	b := &belief{who: w, name: name, kind: c.kind, hold: h, began: time.Now(), adopted: c.adopts != nil}
+	b := &belief{who: w, name: name, kind: c.kind, hold: h, began: time.Now(),
+		adopted: c.adopts != nil}
 	deadline := h.deadline()
 	quiet := !j.faulty() && w.p.w.scenario != silent
 	j.cluster.Now(func(v fake.View) {
@@ -642,7 +658,8 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 			// another that has left. (The others may have learned of a recall since one has
 			// joined.)
 			joined := b.life != nil && b.life.shared > 1 && c.kind.joins() && c.began.After(b.life.put)
-			if left := time.Until(deadline); joined && !h.recalled() && !deadline.IsZero() && left < w.p.w.ttl/3 {
+			if left := time.Until(deadline); joined && !h.recalled() && !deadline.IsZero() &&
+				left < w.p.w.ttl/3 {
 				j.violatedLocked(worn, "%s with token %d of %s, certain for %v", w, h.token, name, left)
 			}
 			if quiet {
@@ -677,7 +694,8 @@ func (j *judge) besideLocked(b *belief) {
 	var others []*belief
 	var kinds []kind
 	for _, other := range j.beliefs[b.name] {
-		if !other.whole() && !j.stays(other) || j.taken(other) || !j.counts(other.who.p.name) && (!j.peaceful || j.dropped(other)) {
+		if !other.whole() && !j.stays(other) || j.taken(other) || !j.counts(other.who.p.name) &&
+			(!j.peaceful || j.dropped(other)) {
 			continue
 		}
 		if j.displacesLocked(b, other) || j.displacesLocked(other, b) {
@@ -688,14 +706,18 @@ func (j *judge) besideLocked(b *belief) {
 	if len(others) > 0 {
 		j.beside++
 	}
-	if !j.taken(b) && (j.counts(b.who.p.name) || j.peaceful && !j.dropped(b)) && !b.kind.beside(kinds) {
+	if !j.taken(b) && (j.counts(b.who.p.name) || j.peaceful && !j.dropped(b)) &&
+		!b.kind.beside(kinds) {
 		var who strings.Builder
 		for _, other := range others {
 			fmt.Fprintf(&who, "%s with token %d (%s), ", other.who, other.hold.token, other.kind.mode())
 		}
-		j.violatedLocked(overlap, "%s of %s, and %s with token %d (%s)", who.String(), b.name, b.who, b.hold.token, b.kind.mode())
+		j.violatedLocked(overlap, "%s of %s, and %s with token %d (%s)", who.String(), b.name, b.who,
+			b.hold.token, b.kind.mode())
 	}
-	j.beliefs[b.name] = slices.DeleteFunc(j.beliefs[b.name], func(other *belief) bool { return !other.whole() && !j.stays(other) })
+	j.beliefs[b.name] = slices.DeleteFunc(j.beliefs[b.name], func(other *belief) bool {
+		return !other.whole() && !j.stays(other)
+	})
 }
 
 // stays reports whether a hold was recalled and its key is still there.
@@ -707,7 +729,9 @@ func (j *judge) stays(b *belief) bool {
 // with it. The holder may take a moment to notice.
 func (j *judge) taken(b *belief) bool {
 	return b.life != nil && b.life.removedBy == byOperator ||
-		slices.ContainsFunc(b.others, func(o *belief) bool { return o.life != nil && o.life.removedBy == byOperator })
+		slices.ContainsFunc(b.others, func(o *belief) bool {
+			return o.life != nil && o.life.removedBy == byOperator
+		})
 }
 
 // dropped reports whether the process of a belief has removed its key itself. The peer may believe
@@ -718,7 +742,8 @@ func (j *judge) dropped(b *belief) bool { return b.life != nil && b.life.removed
 // firstLocked judges that b's key is there, first in line, and newer than all before.
 func (j *judge) firstLocked(b *belief, v fake.View) {
 	if b.life != nil && b.life.barred {
-		j.violatedLocked(notFirst, "%s with token %d of %s, whose key went before its turn came", b.who, b.hold.token, b.name)
+		j.violatedLocked(notFirst, "%s with token %d of %s, whose key went before its turn came", b.who,
+			b.hold.token, b.name)
 	}
 	if j.taken(b) {
 		j.mustNotice(b)
@@ -738,18 +763,23 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 	kvs := slices.DeleteFunc(contenders(v, b.name), func(kv *mvccpb.KeyValue) bool {
 		return kv.CreateRevision != b.hold.token && j.lives[placeOf(kv)].revived
 	})
-	own := slices.IndexFunc(kvs, func(kv *mvccpb.KeyValue) bool { return kv.CreateRevision == b.hold.token })
+	own := slices.IndexFunc(kvs, func(kv *mvccpb.KeyValue) bool {
+		return kv.CreateRevision == b.hold.token
+	})
 	switch {
 	case own < 0:
 		j.violatedLocked(notFirst, "%s: no key of %s is there, not %d", b.who, b.name, b.hold.token)
 	case !b.kind.beside(kindsIn(kvs[:own])):
-		j.violatedLocked(notFirst, "%s with token %d of %s, behind %s of %d", b.who, b.hold.token, b.name, kvs[0].Key, kvs[0].CreateRevision)
+		j.violatedLocked(notFirst, "%s with token %d of %s, behind %s of %d", b.who, b.hold.token, b.name,
+			kvs[0].Key, kvs[0].CreateRevision)
 	}
 	for mode, last := range j.newest[b.name] {
 		same := mode == b.kind.mode()
-		handedOn := same && b.hold.token == last.token && (b.adopted || j.sharing && b.who.line(b.name) == last.line)
+		handedOn := same && b.hold.token == last.token &&
+			(b.adopted || j.sharing && b.who.line(b.name) == last.line)
 		if b.hold.token <= last.token && !(same && b.kind.shares()) && !handedOn {
-			j.violatedLocked(tokens, "%s with %d (%s) of %s, after %d (%s)", b.who, b.hold.token, b.kind.mode(), b.name, last.token, mode)
+			j.violatedLocked(tokens, "%s with %d (%s) of %s, after %d (%s)", b.who, b.hold.token,
+				b.kind.mode(), b.name, last.token, mode)
 		}
 	}
 }
@@ -765,7 +795,8 @@ func (j *judge) afterUnlockLocked(b *belief) {
 		beside := b.kind.shares() && other.kind.mode() == b.kind.mode() &&
 			(!b.kind.joins() || other.hold.token == b.hold.token && other.hold.ctx.Err() == nil)
 		if !beside {
-			j.violatedLocked(tooSoon, "%s with token %d of %s, before %s with %d", b.who, b.hold.token, b.name, other.who, other.hold.token)
+			j.violatedLocked(tooSoon, "%s with token %d of %s, before %s with %d", b.who, b.hold.token,
+				b.name, other.who, other.hold.token)
 		}
 	}
 }
@@ -780,8 +811,10 @@ func (j *judge) pastNobodyLocked(b *belief, c *call, v fake.View) {
 	for _, kv := range contenders(v, b.name) {
 		life := j.lives[placeOf(kv)]
 		waited := c.began.Sub(life.put)
-		if life.rev > b.hold.token && !life.revived && waited > known+j.slow && !b.kind.beside([]kind{kindOf(life.key)}) {
-			j.violatedLocked(late, "%s with token %d of %s, past %s, which had been there for %v", b.who, b.hold.token, b.name, life.key, waited)
+		if life.rev > b.hold.token && !life.revived && waited > known+j.slow &&
+			!b.kind.beside([]kind{kindOf(life.key)}) {
+			j.violatedLocked(late, "%s with token %d of %s, past %s, which had been there for %v", b.who,
+				b.hold.token, b.name, life.key, waited)
 		}
 	}
 }
@@ -801,8 +834,12 @@ func readAll(v fake.View, prefix string) []*mvccpb.KeyValue {
 
 // contenders returns the keys of a lock by create revision.
 func contenders(v fake.View, name string) []*mvccpb.KeyValue {
-	kvs := slices.DeleteFunc(readAll(v, name+"/"), func(kv *mvccpb.KeyValue) bool { return nameOf(string(kv.Key)) != name })
-	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return int(a.CreateRevision - b.CreateRevision) })
+	kvs := slices.DeleteFunc(readAll(v, name+"/"), func(kv *mvccpb.KeyValue) bool {
+		return nameOf(string(kv.Key)) != name
+	})
+	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int {
+		return int(a.CreateRevision - b.CreateRevision)
+	})
 	return kvs
 }
 
@@ -812,13 +849,14 @@ func (j *judge) inTurnLocked(b *belief, c *call) {
 	for _, other := range j.waiting[b.who.line(b.name)] {
 		together := c.kind.joins() && other.kind.mode() == c.kind.mode()
 		if other.began.Before(c.began) && other.ctx.Err() == nil && !together {
-			j.violatedLocked(overtook, "%s of %s, who asked %v later", b.who, b.name, c.began.Sub(other.began))
+			j.violatedLocked(overtook, "%s of %s, who asked %v later", b.who, b.name,
+				c.began.Sub(other.began))
 		}
 	}
 }
 
-// leaves records that a worker is about to unlock, or to detach if keep is not 0. It reports whether
-// the worker still believes.
+// leaves records that a worker is about to unlock, or to detach if keep is not 0. It reports
+// whether the worker still believes.
 func (j *judge) leaves(b *belief, keep time.Duration) (whole bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -847,7 +885,8 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	said := outcomeOf(err)
 	b.life.unsure = b.life.unsure || said != done
 	if said == done && !whole && !b.asked() {
-		j.violatedLocked(untruth, "%s: nil for token %d of %s, but the hold had ended: %v", b.who, b.hold.token, b.name, context.Cause(b.hold.ctx))
+		j.violatedLocked(untruth, "%s: nil for token %d of %s, but the hold had ended: %v", b.who,
+			b.hold.token, b.name, context.Cause(b.hold.ctx))
 	}
 	switch life := b.life; {
 	case life.revived: // it was released before
@@ -856,12 +895,15 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 		j.mustGo(b) // others that came to share the key at this very instant may not have told yet
 	case said == done && kept && life.removedBy == "":
 	case said == done && life.removedBy == "":
-		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key is there", b.who, life.rev, b.name)
+		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key is there", b.who,
+			life.rev, b.name)
 	case said == done && life.removedBy != life.owner && j.strict && !kept:
 		// In other runs an answer may have been lost, and with it what it would have said.
-		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key was removed by %s", b.who, life.rev, b.name, life.removedBy)
+		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key was removed by %s", b.who,
+			life.rev, b.name, life.removedBy)
 	case said == done && (life.removedBy != life.owner || life.revoked) && !j.taken(b):
-		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key was removed by %s", b.who, life.rev, b.name, life.removedBy)
+		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key was removed by %s", b.who,
+			life.rev, b.name, life.removedBy)
 	case said == lost && whole && certain && !j.taken(b):
 		j.violatedLocked(untruth, "%s: %v, but the hold was whole", b.who, err)
 	case said != done && said != lost && said != unconfirmed:
@@ -874,8 +916,11 @@ func (j *judge) mustGo(b *belief) {
 	time.AfterFunc(soon, func() {
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		if b.life.open == 0 && !b.life.unsure && b.life.removedBy == "" && !b.life.revived && !b.who.p.isDead() && !j.over {
-			j.violatedLocked(untruth, "%s: nil for token %d of %s, and nobody shares its key, which is there", b.who, b.life.rev, b.name)
+		if b.life.open == 0 && !b.life.unsure && b.life.removedBy == "" && !b.life.revived &&
+			!b.who.p.isDead() && !j.over {
+			j.violatedLocked(untruth,
+				"%s: nil for token %d of %s, and nobody shares its key, which is there", b.who,
+				b.life.rev, b.name)
 		}
 	})
 }
@@ -897,7 +942,8 @@ func (j *judge) ends(b *belief) {
 	}
 	b.lost = time.Now()
 	if j.judges(b.who.p.name) && j.peaceful {
-		j.violatedLocked(lostIt, "%s with token %d of %s: %v", b.who, b.hold.token, b.name, context.Cause(b.hold.ctx))
+		j.violatedLocked(lostIt, "%s with token %d of %s: %v", b.who, b.hold.token, b.name,
+			context.Cause(b.hold.ctx))
 	}
 }
 
@@ -918,7 +964,8 @@ func (j *judge) keysLeft() (n int) {
 func (j *judge) noKeys(when string) {
 	j.cluster.Now(func(v fake.View) {
 		for _, kv := range readAll(v, "") {
-			j.violated(left, "%s: %s of %s, put at %d", when, kv.Key, j.keys[string(kv.Key)].owner, kv.CreateRevision)
+			j.violated(left, "%s: %s of %s, put at %d", when, kv.Key, j.keys[string(kv.Key)].owner,
+				kv.CreateRevision)
 		}
 	})
 }

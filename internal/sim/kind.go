@@ -68,10 +68,12 @@ func (p permit) beside(others []kind) bool {
 
 // readKey matches a reader's key. The judge knows it from the layout of the keys, and does
 // not ask the library.
-var readKey = regexp.MustCompile(`/ffffffff-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+var readKey = regexp.MustCompile(
+	`/ffffffff-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
 // permitKey likewise matches a key of permits, and finds the weight and the limit.
-var permitKey = regexp.MustCompile(`/fffffffe-([0-9a-f]{4})-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-([0-9a-f]{4})[0-9a-f]{8}$`)
+var permitKey = regexp.MustCompile(
+	`/fffffffe-([0-9a-f]{4})-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-([0-9a-f]{4})[0-9a-f]{8}$`)
 
 // kindOf is the kind that a key tells.
 func kindOf(key string) kind {

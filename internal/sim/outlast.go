@@ -15,8 +15,8 @@ import (
 
 // A key may outlast its hold: after an Unlock before the hold's least time, and after a Detach. The
 // library then moves it, once, to a lease of its own. An Adopt moves a key that was detached to the
-// lease of its Session, once for each Detach. These are the only puts over a key, besides those of an
-// operator.
+// lease of its Session, once for each Detach. These are the only puts over a key, besides those of
+// an operator.
 
 // An ending is the end of a hold that may leave its key in line.
 type ending struct {
@@ -56,7 +56,9 @@ func (j *judge) movedLocked(by string, life *keyLife, kv *mvccpb.KeyValue) {
 	granted, _, _ := j.cluster.store.Now().Lease(kv.Lease)
 	lasts := time.Duration(granted)*time.Second*11/10 + expiryStep
 	own := kv.Lease != life.lease && j.cluster.grants[kv.Lease] == by
-	believes := slices.ContainsFunc(j.beliefs[nameOf(life.key)], func(b *belief) bool { return b.life == life && b.whole() })
+	believes := slices.ContainsFunc(j.beliefs[nameOf(life.key)], func(b *belief) bool {
+		return b.life == life && b.whole()
+	})
 	switch end := life.ending; {
 	case own && by == life.owner && end != nil && !believes:
 		life.ending, life.waits, life.goes = nil, end.keeps, time.Now().Add(lasts)
@@ -86,12 +88,13 @@ func (j *judge) backLocked(life *keyLife, kv *mvccpb.KeyValue) *keyLife {
 	}
 	return &keyLife{
 		key: life.key, owner: j.cluster.grants[kv.Lease], rev: life.rev, put: life.put, lease: kv.Lease,
-		revived: true, values: [][]byte{kv.Value}, waits: bytes.Contains(kv.Value, []byte(`"detached":true`)),
+		revived: true, values: [][]byte{kv.Value},
+		waits: bytes.Contains(kv.Value, []byte(`"detached":true`)),
 	}
 }
 
-// keptLocked judges a nil of Unlock or Detach for a hold that leaves its key in line. It is false if
-// that was not moved: then the key must be gone, as ever.
+// keptLocked judges a nil of Unlock or Detach for a hold that leaves its key in line. It is false
+// if that was not moved: then the key must be gone, as ever.
 //
 // A set-back and an operator end the promise. The rest of the time counts by etcd's clock.
 func (j *judge) keptLocked(b *belief, said outcome) bool {
@@ -133,7 +136,8 @@ func (j *judge) tooEarlyLocked(life *keyLife, end *ending) {
 	if end.keeps {
 		what = between
 	}
-	j.violatedLocked(what, "%s, token %d, which was to stay for %v, was removed by %s %v after its hold had ended",
+	j.violatedLocked(what,
+		"%s, token %d, which was to stay for %v, was removed by %s %v after its hold had ended",
 		life.key, life.rev, end.until.Sub(end.began), life.removedBy, life.removed.Sub(end.began))
 }
 
@@ -143,7 +147,8 @@ func (j *judge) mustBeFree(life *keyLife, at time.Time) {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		if life.removedBy == "" && !j.over {
-			j.violatedLocked(left, "%s, put at %d, whose least time was over %v ago", life.key, life.rev, time.Since(at))
+			j.violatedLocked(left, "%s, put at %d, whose least time was over %v ago", life.key, life.rev,
+				time.Since(at))
 		}
 	})
 }
@@ -170,7 +175,8 @@ func (j *judge) pastKeptLocked(b *belief) {
 // stays reports whether a key has a reason to be in line without a hold.
 func (life *keyLife) stays() bool {
 	now := time.Now()
-	return now.Before(life.goes) || life.ending != nil && !life.ending.keeps && now.Before(life.ending.until)
+	return now.Before(life.goes) || life.ending != nil && !life.ending.keeps &&
+		now.Before(life.ending.until)
 }
 
 // ---- adoptions
@@ -179,7 +185,9 @@ func (life *keyLife) stays() bool {
 // set-back can have put a key back there.
 func (j *judge) givenBack(change Change) bool {
 	return change.Ended != 0 && j.given[change.Ended] == change.By &&
-		!slices.ContainsFunc(change.Events, func(e *mvccpb.Event) bool { return !j.keys[string(e.Kv.Key)].revived })
+		!slices.ContainsFunc(change.Events, func(e *mvccpb.Event) bool {
+			return !j.keys[string(e.Kv.Key)].revived
+		})
 }
 
 // An adoption is what a process asks for by Adopt.
@@ -197,7 +205,8 @@ func (j *judge) adopts(w *worker, p parcel, ctx context.Context) *call {
 	j.adopting[adoption{w.p.name, of}]++
 	c := &call{kind: alone{}, ctx: ctx, began: time.Now(), adopts: &p}
 	if life := j.lives[of]; life != nil {
-		if life.waits && strings.Contains(string(p.text), fmt.Sprintf(":%x:", life.lease)) { // else it is of an earlier Detach
+		// else it is of an earlier Detach
+		if life.waits && strings.Contains(string(p.text), fmt.Sprintf(":%x:", life.lease)) {
 			c.waits = life.detached
 		}
 		if life.adoptions == nil {
@@ -212,7 +221,8 @@ func (j *judge) adopts(w *worker, p parcel, ctx context.Context) *call {
 func (j *judge) adoptedLocked(b *belief, p *parcel) {
 	j.adopted++
 	if b.hold.token != p.token || b.hold.key != p.key {
-		j.violatedLocked(strange, "%s adopts %s, token %d, as %s, token %d", b.who, p.key, p.token, b.hold.key, b.hold.token)
+		j.violatedLocked(strange, "%s adopts %s, token %d, as %s, token %d", b.who, p.key, p.token,
+			b.hold.key, b.hold.token)
 	}
 	if b.life == nil || b.life.revived || j.taken(b) {
 		return
@@ -224,8 +234,8 @@ func (j *judge) adoptedLocked(b *belief, p *parcel) {
 	}
 }
 
-// displacesLocked reports whether b has adopted what a set-back revived, of which its process may have
-// known before, and other has held behind it since before that. Other must notice that.
+// displacesLocked reports whether b has adopted what a set-back revived, of which its process may
+// have known before, and other has held behind it since before that. Other must notice that.
 func (j *judge) displacesLocked(b, other *belief) bool {
 	if !b.adopted || other.adopted || b.life == nil || other.life == nil ||
 		!b.life.revived || other.life.rev < b.life.rev || other.life.put.After(j.lastSetBack) {
@@ -248,7 +258,8 @@ func (j *judge) refused(w *worker, c *call, err error) {
 	switch said := outcomeOf(err); said {
 	case lost:
 		life := j.lives[place{c.adopts.name, c.adopts.token}]
-		if life == nil || !life.waits || life.revived || life.removedBy != "" || c.waits != life.detached {
+		if life == nil || !life.waits || life.revived || life.removedBy != "" ||
+			c.waits != life.detached {
 			return
 		}
 		if life.adoptions[w.whole] == 1 { // a Session that asks twice knows only of the first

@@ -15,7 +15,8 @@ func (j *judge) recalled(key string, token int64, within time.Duration) {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		for _, b := range j.beliefs[nameOf(key)] {
-			of := b.life != nil && b.life.key == key && b.hold.token == token && !(b.adopted && b.began.After(at))
+			of := b.life != nil && b.life.key == key && b.hold.token == token &&
+				!(b.adopted && b.began.After(at))
 			if of && b.whole() && !j.over && !b.hold.recalled() {
 				j.violatedLocked(noticed, "%s has not heard of the recall of %s, token %d", b.who, key, token)
 			}
@@ -66,7 +67,8 @@ func (j *judge) hears(b *belief, heeds bool) {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		if b.whole() && !j.over {
-			j.violatedLocked(noGrace, "%s believes to hold %s, token %d, %v after it was recalled with at most %v, of at most %v",
+			j.violatedLocked(noGrace,
+				"%s believes to hold %s, token %d, %v after it was recalled with at most %v, of at most %v",
 				b.who, b.name, b.hold.token, time.Since(b.heard), most, b.who.most)
 		}
 	})
@@ -88,6 +90,7 @@ func (j *judge) recalledLocked(b *belief) {
 		least = min(least, grace.Truncate(time.Millisecond)) // as etcd has it
 	}
 	if had < least {
-		j.violatedLocked(noGrace, "%s of %s, token %d, had %v of %v", b.who, b.name, b.hold.token, had, least)
+		j.violatedLocked(noGrace, "%s of %s, token %d, had %v of %v", b.who, b.name, b.hold.token, had,
+			least)
 	}
 }

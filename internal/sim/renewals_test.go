@@ -402,8 +402,8 @@ func TestAnOutageOpensFewStreams(t *testing.T) {
 	}
 }
 
-// Answers take long, as where clientv3 repeats most reads. A renewal that fails at once is sent again
-// soon all the same: thirty times in a third of the TTL.
+// Answers take long, as where clientv3 repeats most reads. A renewal that fails at once is sent
+// again soon all the same: thirty times in a third of the TTL.
 func TestARenewalThatFailsAtOnceIsSentAgainSoonWhereAnswersAreSlow(t *testing.T) {
 	holding(t, 1, 1, func(t *testing.T, w *renewer, hold context.Context) {
 		w.slow(100 * time.Millisecond)

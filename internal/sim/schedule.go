@@ -19,10 +19,12 @@ type scenario string
 const (
 	blackHole scenario = "black hole" // what processes send, and what is sent to them, vanishes
 	mixed     scenario = "mixed"      // everything but an operator
-	operator  scenario = "operator"   // keys and leases are taken away, in every other seed beside mixed
-	setBack   scenario = "set back"   // etcd is restored from a snapshot or wiped, in every other seed beside mixed
-	silent    scenario = "silent"     // one member answers nobody, for ever: no hold may be lost
-	calm      scenario = "calm"       // nothing: no hold may be lost
+	// keys and leases are taken away, in every other seed beside mixed
+	operator scenario = "operator"
+	// etcd is restored from a snapshot or wiped, in every other seed beside mixed
+	setBack scenario = "set back"
+	silent  scenario = "silent" // one member answers nobody, for ever: no hold may be lost
+	calm    scenario = "calm"   // nothing: no hold may be lost
 )
 
 // scenarios are all of them, in the order of the tables.
@@ -187,7 +189,9 @@ func (p path) each(process string, f func(from, to string)) {
 }
 
 // onPath is a fault that begins and ends on every lane of a path.
-func onPath(p path, what string, lasts time.Duration, begin, end func(n *Net, from, to string)) fault {
+func onPath(
+	p path, what string, lasts time.Duration, begin, end func(n *Net, from, to string),
+) fault {
 	return fault{lasts: lasts, what: fmt.Sprintf("%s: %s", what, p), start: func(w *world) func() {
 		process := w.at(p.slot).name
 		p.each(process, func(from, to string) { begin(w.net, from, to) })
@@ -284,32 +288,34 @@ func refuse(r *rand.Rand, ttl time.Duration) fault {
 // timers run on, unlike those of a process that is really stopped.
 func freezeProcess(r *rand.Rand, ttl time.Duration) fault {
 	p := path{slot: r.IntN(processes), members: everyMember(), up: true, down: true}
-	return fault{lasts: upTo(r, 3*ttl), what: fmt.Sprintf("frozen: p%d", p.slot), start: func(w *world) func() {
-		process := w.at(p.slot)
-		process.freeze()
-		p.each(process.name, w.net.Hold)
-		return func() {
-			p.each(process.name, w.net.Release)
-			process.thaw()
-		}
-	}}
+	return fault{lasts: upTo(r, 3*ttl), what: fmt.Sprintf("frozen: p%d", p.slot),
+		start: func(w *world) func() {
+			process := w.at(p.slot)
+			process.freeze()
+			p.each(process.name, w.net.Hold)
+			return func() {
+				p.each(process.name, w.net.Release)
+				process.thaw()
+			}
+		}}
 }
 
 // kill ends a process without a word to anybody, and starts another one in its place.
 func kill(r *rand.Rand, ttl time.Duration) fault {
 	p := path{slot: r.IntN(processes), members: everyMember(), up: true, down: true}
-	return fault{lasts: upTo(r, ttl), what: fmt.Sprintf("killed: p%d", p.slot), start: func(w *world) func() {
-		process := w.at(p.slot)
-		if process.isDead() {
-			return func() {}
-		}
-		process.die()
-		if !process.side.judged && w.side.judged {
-			_ = process.client.Close() // no call of the peer then waits for an answer
-		}
-		p.each(process.name, w.net.Lose)
-		return func() { w.start(p.slot, process.name+"'") }
-	}}
+	return fault{lasts: upTo(r, ttl), what: fmt.Sprintf("killed: p%d", p.slot),
+		start: func(w *world) func() {
+			process := w.at(p.slot)
+			if process.isDead() {
+				return func() {}
+			}
+			process.die()
+			if !process.side.judged && w.side.judged {
+				_ = process.client.Close() // no call of the peer then waits for an answer
+			}
+			p.each(process.name, w.net.Lose)
+			return func() { w.start(p.slot, process.name+"'") }
+		}}
 }
 
 // ---- members
@@ -324,24 +330,26 @@ func onMember(i int, what string, lasts time.Duration, begin, end func(c *Cluste
 
 func freezeMember(r *rand.Rand, ttl time.Duration) fault {
 	i := r.IntN(members)
-	return fault{lasts: upTo(r, 3*ttl), what: fmt.Sprintf("frozen: m%d", i), start: func(w *world) func() {
-		held := w.processNames()
-		p := path{members: []int{i}, up: true, down: true}
-		for _, name := range held {
-			p.each(name, w.net.Hold)
-		}
-		w.cluster.Freeze(i)
-		return func() {
-			w.cluster.Thaw(i)
+	return fault{lasts: upTo(r, 3*ttl), what: fmt.Sprintf("frozen: m%d", i),
+		start: func(w *world) func() {
+			held := w.processNames()
+			p := path{members: []int{i}, up: true, down: true}
 			for _, name := range held {
-				p.each(name, w.net.Release)
+				p.each(name, w.net.Hold)
 			}
-		}
-	}}
+			w.cluster.Freeze(i)
+			return func() {
+				w.cluster.Thaw(i)
+				for _, name := range held {
+					p.each(name, w.net.Release)
+				}
+			}
+		}}
 }
 
 func cut(r *rand.Rand, ttl time.Duration) fault {
-	return onMember(r.IntN(members), "cut off from the others", upTo(r, 3*ttl), (*Cluster).Cut, (*Cluster).Heal)
+	return onMember(r.IntN(members), "cut off from the others", upTo(r, 3*ttl), (*Cluster).Cut,
+		(*Cluster).Heal)
 }
 
 func lag(r *rand.Rand, ttl time.Duration) fault {
@@ -352,9 +360,10 @@ func lag(r *rand.Rand, ttl time.Duration) fault {
 
 func restart(r *rand.Rand, ttl time.Duration) fault {
 	i := r.IntN(members)
-	return fault{lasts: 100*time.Millisecond + upTo(r, ttl), what: fmt.Sprint("down: m", i), start: func(w *world) func() {
-		return w.kill(i)
-	}}
+	return fault{lasts: 100*time.Millisecond + upTo(r, ttl), what: fmt.Sprint("down: m", i),
+		start: func(w *world) func() {
+			return w.kill(i)
+		}}
 }
 
 // kill ends a member's process until boot.
@@ -389,9 +398,15 @@ func busy(entry time.Duration) fault {
 // atOnce is a fault of the whole cluster in an instant.
 func atOnce(r *rand.Rand) fault {
 	if r.IntN(2) == 0 {
-		return fault{what: "compacted", start: func(w *world) func() { w.cluster.Compact(); return func() {} }}
+		return fault{what: "compacted", start: func(w *world) func() {
+			w.cluster.Compact()
+			return func() {}
+		}}
 	}
-	return fault{what: "leader moved", start: func(w *world) func() { w.cluster.MoveLeader(); return func() {} }}
+	return fault{what: "leader moved", start: func(w *world) func() {
+		w.cluster.MoveLeader()
+		return func() {}
+	}}
 }
 
 // ---- the operator
@@ -426,7 +441,8 @@ func takeAway(r *rand.Rand) fault {
 func goBack(r *rand.Rand, ttl time.Duration) fault {
 	age, down := upTo(r, 3*time.Second), 10*time.Millisecond+upTo(r, ttl)
 	wiped, another, passed := r.IntN(4) == 0, r.IntN(2) == 0, r.IntN(3) == 0
-	what := fmt.Sprintf("set back by %v, wiped %v, another cluster %v, passed %v", age, wiped, another, passed)
+	what := fmt.Sprintf("set back by %v, wiped %v, another cluster %v, passed %v", age, wiped,
+		another, passed)
 	return fault{lasts: age + down, what: what, start: func(w *world) func() {
 		snapshot := w.cluster.Snapshot(wiped)
 		var mu sync.Mutex

@@ -36,7 +36,8 @@ type (
 
 func (m *member) serve(l net.Listener) {
 	// Small buffers and reused goroutines make it fast.
-	m.server = grpc.NewServer(grpc.NumStreamWorkers(4), grpc.ReadBufferSize(4096), grpc.WriteBufferSize(4096))
+	m.server = grpc.NewServer(grpc.NumStreamWorkers(4), grpc.ReadBufferSize(4096),
+		grpc.WriteBufferSize(4096))
 	pb.RegisterKVServer(m.server, &kvServer{m: m})
 	pb.RegisterLeaseServer(m.server, &leaseServer{m: m})
 	pb.RegisterWatchServer(m.server, &watchServer{m: m})
@@ -188,10 +189,13 @@ func (s *kvServer) Put(ctx context.Context, in *pb.PutRequest) (*pb.PutResponse,
 	if err != nil {
 		return nil, err
 	}
-	return &pb.PutResponse{Header: reply.Header, PrevKv: reply.Responses[0].GetResponsePut().PrevKv}, nil
+	return &pb.PutResponse{Header: reply.Header, PrevKv: reply.Responses[0].GetResponsePut().PrevKv},
+		nil
 }
 
-func (s *kvServer) DeleteRange(ctx context.Context, in *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
+func (s *kvServer) DeleteRange(
+	ctx context.Context, in *pb.DeleteRangeRequest,
+) (*pb.DeleteRangeResponse, error) {
 	reply, err := s.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{
 		{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: in}},
 	}})
@@ -203,7 +207,9 @@ func (s *kvServer) DeleteRange(ctx context.Context, in *pb.DeleteRangeRequest) (
 	return deleted, nil
 }
 
-func (s *kvServer) Compact(ctx context.Context, in *pb.CompactionRequest) (*pb.CompactionResponse, error) {
+func (s *kvServer) Compact(
+	ctx context.Context, in *pb.CompactionRequest,
+) (*pb.CompactionResponse, error) {
 	c := s.m.c
 	var refused error
 	if err := c.propose(ctx, s.m, func() { refused = c.store.Compact(in.Revision) }); err != nil {
@@ -219,12 +225,16 @@ func (s *kvServer) Compact(ctx context.Context, in *pb.CompactionRequest) (*pb.C
 
 // ---- Lease
 
-func (s *leaseServer) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+func (s *leaseServer) LeaseGrant(
+	ctx context.Context, in *pb.LeaseGrantRequest,
+) (*pb.LeaseGrantResponse, error) {
 	c := s.m.c
 	by := processOf(ctx)
 	reply := &pb.LeaseGrantResponse{Header: &pb.ResponseHeader{}}
 	var refused error
-	if err := c.propose(ctx, s.m, func() { reply.ID, reply.TTL, refused = c.grantLocked(by, in.ID, in.TTL) }); err != nil {
+	if err := c.propose(ctx, s.m, func() {
+		reply.ID, reply.TTL, refused = c.grantLocked(by, in.ID, in.TTL)
+	}); err != nil {
 		return nil, err
 	}
 	if refused != nil {
@@ -234,7 +244,9 @@ func (s *leaseServer) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest) 
 	return reply, nil
 }
 
-func (s *leaseServer) LeaseRevoke(ctx context.Context, in *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
+func (s *leaseServer) LeaseRevoke(
+	ctx context.Context, in *pb.LeaseRevokeRequest,
+) (*pb.LeaseRevokeResponse, error) {
 	c := s.m.c
 	by := processOf(ctx)
 	known := false
@@ -273,7 +285,9 @@ func (s *leaseServer) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error
 	}
 }
 
-func (s *leaseServer) LeaseTimeToLive(ctx context.Context, in *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+func (s *leaseServer) LeaseTimeToLive(
+	ctx context.Context, in *pb.LeaseTimeToLiveRequest,
+) (*pb.LeaseTimeToLiveResponse, error) {
 	granted, remaining, keys, known, err := s.m.c.timeToLive(ctx, s.m, in.ID)
 	if err != nil {
 		return nil, err
@@ -292,7 +306,9 @@ func (s *leaseServer) LeaseTimeToLive(ctx context.Context, in *pb.LeaseTimeToLiv
 	return reply, nil
 }
 
-func (s *leaseServer) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
+func (s *leaseServer) LeaseLeases(
+	ctx context.Context, _ *pb.LeaseLeasesRequest,
+) (*pb.LeaseLeasesResponse, error) {
 	if err := s.m.c.awake(ctx, s.m); err != nil {
 		return nil, err
 	}

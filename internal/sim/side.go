@@ -29,7 +29,9 @@ var (
 
 // open makes the session of a process. Any number of goroutines may use one of its locks.
 // The peer leaves that to its users.
-func (s Side) open(client *clientv3.Client, ttl time.Duration, opts []etcdlock.SessionOption) (side.Session, error) {
+func (s Side) open(
+	client *clientv3.Client, ttl time.Duration, opts []etcdlock.SessionOption,
+) (side.Session, error) {
 	opened, err := s.library.Open(client, ttl, opts...)
 	if err == nil && !s.judged {
 		opened = side.InTurn(opened)

@@ -30,15 +30,21 @@ import (
 )
 
 var (
-	seeds     = flag.Uint64("seeds", uint64(race.Fewer(1000, 20)), "how many schedules TestSimulation runs")
+	seeds = flag.Uint64("seeds", uint64(race.Fewer(1000, 20)),
+		"how many schedules TestSimulation runs")
 	firstSeed = flag.Uint64("first", 0, "the first seed of both")
-	sideName  = flag.String("side", Ours.Name, "whose locks TestSimulation runs: "+Ours.Name+", or "+Theirs.Name+", which is counted and never fails")
-	procs     = flag.Int("procs", min(runtime.NumCPU(), 4), "processes that TestSimulation divides the seeds among")
-	atMost    = flag.Duration("for", 0, "begin no more seeds after this time, if it is not 0")
-	stride    = flag.Uint64("stride", 0, "run one of so many of -seeds, in this very process: how others are started")
-	ofFamily  = flag.Uint64("family-seeds", uint64(race.Fewer(200, 24)), "how many schedules TestSimulationOfTheFamily runs")
-	sumFile   = flag.String("sum", "", "file that keeps the sum of what has run, and from which a later run of the same seeds goes on")
-	whole     = flag.Bool("log", false, "print what happened, too")
+	sideName  = flag.String("side", Ours.Name, "whose locks TestSimulation runs: "+Ours.Name+", or "+
+		Theirs.Name+", which is counted and never fails")
+	procs = flag.Int("procs", min(runtime.NumCPU(), 4),
+		"processes that TestSimulation divides the seeds among")
+	atMost = flag.Duration("for", 0, "begin no more seeds after this time, if it is not 0")
+	stride = flag.Uint64("stride", 0,
+		"run one of so many of -seeds, in this very process: how others are started")
+	ofFamily = flag.Uint64("family-seeds", uint64(race.Fewer(200, 24)),
+		"how many schedules TestSimulationOfTheFamily runs")
+	sumFile = flag.String("sum", "",
+		"file that keeps the sum of what has run, and from which a later run of the same seeds goes on")
+	whole = flag.Bool("log", false, "print what happened, too")
 )
 
 // clientv3's watches wait on this channel, which nobody closes. A goroutine that waits on a
@@ -115,7 +121,8 @@ func (sum *score) add(s *score) {
 	sum.Told += s.Told
 	sum.Asked += s.Asked
 	sum.Outlasted += s.Outlasted
-	sum.Detached, sum.Adopted, sum.Refused = sum.Detached+s.Detached, sum.Adopted+s.Adopted, sum.Refused+s.Refused
+	sum.Detached, sum.Adopted, sum.Refused = sum.Detached+s.Detached, sum.Adopted+s.Adopted,
+		sum.Refused+s.Refused
 	sum.Displaced += s.Displaced
 }
 
@@ -159,9 +166,9 @@ func TestSimulation(t *testing.T) {
 
 // TestSimulationOfTheFamily runs random schedules in which contenders of all kinds ask for
 // the same names: mutexes, writers, readers, permits, several names at once, and leaders.
-// An operator recalls some of them. Some holds have a least time, and some are detached and adopted.
-// In some worlds a process beside them uses etcd's
-// concurrency.Mutex. The judge knows for each kind what it may hold beside.
+// An operator recalls some of them. Some holds have a least time, and some are detached and
+// adopted. In some worlds a process beside them uses etcd's concurrency.Mutex. The judge knows for
+// each kind what it may hold beside.
 func TestSimulationOfTheFamily(t *testing.T) {
 	if *stride > 0 {
 		runShare(t, Ours, family)
@@ -240,11 +247,13 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	s.Seeds++
 	s.Holds += w.judge.holds
 	s.Beside, s.Several = s.Beside+w.judge.beside, s.Several+w.judge.several
-	s.Recalls, s.Heeded, s.Terms = s.Recalls+w.judge.recalls, s.Heeded+w.judge.heeded, s.Terms+w.judge.terms
+	s.Recalls, s.Heeded, s.Terms = s.Recalls+w.judge.recalls, s.Heeded+w.judge.heeded,
+		s.Terms+w.judge.terms
 	s.Told += w.judge.told
 	s.Asked += w.judge.wrote
 	s.Outlasted += w.judge.outlasted
-	s.Detached, s.Adopted, s.Refused = s.Detached+w.judge.detached, s.Adopted+w.judge.adopted, s.Refused+w.judge.refusals
+	s.Detached, s.Adopted, s.Refused = s.Detached+w.judge.detached, s.Adopted+w.judge.adopted,
+		s.Refused+w.judge.refusals
 	s.Displaced += w.judge.displaced
 	for mode, n := range w.judge.modes {
 		s.Modes[mode] += n
@@ -386,8 +395,10 @@ func save(t *testing.T, side Side, who story, sum tally) {
 			continue
 		}
 		record.Save(t, record.Result{
-			Row: "S12", Case: row + string(scenario), Fault: "simulation in virtual time, 3 members, 3 processes: " + row + string(scenario),
-			Must: "no overlap, hang or ghost; tokens grow", Side: side.library.Name, N: s.Seeds, Broken: s.Broken,
+			Row: "S12", Case: row + string(scenario),
+			Fault: "simulation in virtual time, 3 members, 3 processes: " + row + string(scenario),
+			Must:  "no overlap, hang or ghost; tokens grow", Side: side.library.Name, N: s.Seeds,
+			Broken:  s.Broken,
 			Figures: figures(s), Command: command, Etcd: "3.7.3 client, simulated server",
 		})
 	}

@@ -59,7 +59,8 @@ func TestNoStreamOfWatchesStaysOpen(t *testing.T) {
 		return func(t *testing.T, _ context.Context, _ func(), w world) {
 			mu, err := w.s.Mutex(name)
 			require.NoError(t, err)
-			for after := 10 * time.Millisecond; after < 300*time.Millisecond; after += 10 * time.Millisecond {
+			const step = 10 * time.Millisecond
+			for after := step; after < 300*time.Millisecond; after += step {
 				ctx, cancel := context.WithTimeout(context.Background(), after)
 				require.Error(t, mu.Lock(ctx))
 				cancel()
@@ -94,7 +95,8 @@ func TestNoStreamOfWatchesStaysOpen(t *testing.T) {
 				end()
 			}
 		},
-		"its context ends while a watch begins": func(_ *testing.T, ctx context.Context, end func(), w world) {
+		"its context ends while a watch begins": func(_ *testing.T, ctx context.Context,
+			end func(), w world) {
 			for range etcdlock.WatchHolder(ctx, w.client, "n") {
 				time.AfterFunc(20*time.Millisecond, end)
 			}
@@ -128,7 +130,8 @@ func TestNoStreamOfWatchesStaysOpen(t *testing.T) {
 					})
 				}
 				for range 12 {
-					_, err := other.Put(t.Context(), "many/"+uuid.NewString(), "", clientv3.WithLease(holder.Lease()))
+					_, err := other.Put(t.Context(), "many/"+uuid.NewString(), "",
+						clientv3.WithLease(holder.Lease()))
 					require.NoError(t, err)
 				}
 				s, err := etcdlock.NewSession(client)

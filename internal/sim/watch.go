@@ -169,7 +169,8 @@ func (w *watchStream) catchUp(behind *watch) {
 	view := w.m.viewLocked()
 	if behind.next < view.Compacted() {
 		w.removeLocked(behind.id)
-		w.addLocked(&pb.WatchResponse{WatchId: behind.id, Canceled: true, CompactRevision: view.Compacted()})
+		w.addLocked(&pb.WatchResponse{WatchId: behind.id, Canceled: true,
+			CompactRevision: view.Compacted()})
 		return
 	}
 	behind.behind = false

@@ -97,8 +97,8 @@ func (w *worker) picks(name string) contender {
 	}
 }
 
-// outlasting returns, mostly and in the place of one that holds alone, a Mutex whose key may outlast
-// its hold.
+// outlasting returns, mostly and in the place of one that holds alone, a Mutex whose key may
+// outlast its hold.
 func (w *worker) outlasting(name string, c contender) contender {
 	if w.whole == nil || !w.p.w.outlasts() || c.kind() != (alone{}) || w.rand.IntN(4) == 0 {
 		return c
@@ -230,8 +230,8 @@ func (w *worker) does(waiting *patience, name string, lock contender, c *call) {
 	judge, began := w.p.w.judge, time.Now()
 	var b *belief
 	var certain leaving
-	var left time.Time // when it began to unlock, and whether the context of the call had ended by then
-	var ended bool
+	var left time.Time // when it began to unlock
+	var ended bool     // and whether the context of the call had ended by then
 	var late bool
 	called, err := lock.do(waiting, func(h *hold) {
 		waiting.returned()
@@ -322,7 +322,9 @@ func (l leaving) judge(err error) {
 }
 
 // unlockContext is a context for an Unlock, and what bounds the call.
-func (w *worker) unlockContext() (ctx context.Context, cancel context.CancelFunc, bound time.Duration) {
+func (w *worker) unlockContext() (
+	ctx context.Context, cancel context.CancelFunc, bound time.Duration,
+) {
 	bound = 10 * time.Second
 	switch w.rand.IntN(3) {
 	case 0: // a context that has ended, as in a defer

@@ -249,7 +249,9 @@ func (w *world) report() string {
 		fmt.Fprintf(&b, "\t%v\n", f)
 	}
 	b.WriteString("what happened until then:\n")
-	until := slices.IndexFunc(w.judge.log, func(line string) bool { return strings.Contains(line, violationMark) })
+	until := slices.IndexFunc(w.judge.log, func(line string) bool {
+		return strings.Contains(line, violationMark)
+	})
 	for _, line := range w.judge.log[max(0, until-60) : until+1] {
 		fmt.Fprintf(&b, "\t%s\n", line)
 	}
@@ -326,7 +328,8 @@ func (w *world) endpoints(r *rand.Rand) []string {
 // sharing draws how the holds of a Session share a key and are recalled, if the side can do
 // that.
 func (w *world) sharing(r *rand.Rand) (opts []etcdlock.SessionOption, most time.Duration) {
-	handoff, linger := r.IntN(4), []time.Duration{0, 100 * time.Millisecond, 3 * time.Second}[r.IntN(3)]
+	handoff, linger := r.IntN(4),
+		[]time.Duration{0, 100 * time.Millisecond, 3 * time.Second}[r.IntN(3)]
 	if w.recalls && !(w.asks && r.IntN(4) == 0) {
 		most = 1 + time.Duration(r.Int64N(int64(2*time.Second)))
 		opts = append(opts, etcdlock.WithRecall(most))

@@ -73,7 +73,9 @@ func Load(ctx context.Context, dir string, commands ...string) (*Library, error)
 // Check checks the library. changed has other texts for some of its files, by their paths.
 // Check returns the package at the root. If info is not nil, it adds to info what it learns
 // about all packages.
-func (l *Library) Check(changed map[string][]byte, info *types.Info) (root *types.Package, err error) {
+func (l *Library) Check(
+	changed map[string][]byte, info *types.Info,
+) (root *types.Package, err error) {
 	imports := own{Importer: l.others, checked: make(map[string]*types.Package)}
 	left := len(changed)
 	for _, p := range l.packages {

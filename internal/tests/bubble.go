@@ -46,7 +46,9 @@ func InVirtualTime(t *testing.T, test func(t *testing.T, etcd *fake.Server)) {
 
 // SessionOf returns a Session of a process of its own, which has that name and TTL unless opts say
 // otherwise. It is closed in the end, when the faults are over.
-func SessionOf(t *testing.T, etcd *fake.Server, name string, opts ...etcdlock.SessionOption) *etcdlock.Session {
+func SessionOf(
+	t *testing.T, etcd *fake.Server, name string, opts ...etcdlock.SessionOption,
+) *etcdlock.Session {
 	t.Helper()
 	opts = append([]etcdlock.SessionOption{etcdlock.WithTTL(TTL), etcdlock.WithOwner(name)}, opts...)
 	s, err := etcdlock.NewSession(etcd.Client(name), opts...)
@@ -69,7 +71,9 @@ func RWMutexOf(t *testing.T, s *etcdlock.Session, opts ...etcdlock.Option) *etcd
 }
 
 // SemaphoreOf is Session.Semaphore for a test, with the name "n".
-func SemaphoreOf(t *testing.T, s *etcdlock.Session, limit int, opts ...etcdlock.Option) *etcdlock.Semaphore {
+func SemaphoreOf(
+	t *testing.T, s *etcdlock.Session, limit int, opts ...etcdlock.Option,
+) *etcdlock.Semaphore {
 	t.Helper()
 	sem, err := s.Semaphore("n", limit, opts...)
 	require.NoError(t, err)

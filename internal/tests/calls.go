@@ -39,7 +39,9 @@ func RLockWithin(t *testing.T, rw *etcdlock.RWMutex, most time.Duration) *etcdlo
 // AcquireWithin acquires permits, and fails if that takes longer than most.
 func AcquireWithin(t *testing.T, s *etcdlock.Semaphore, n int, most time.Duration) *etcdlock.Hold {
 	t.Helper()
-	return HoldWithin(t, most, func(ctx context.Context) (*etcdlock.Hold, error) { return s.Acquire(ctx, n) })
+	return HoldWithin(t, most, func(ctx context.Context) (*etcdlock.Hold, error) {
+		return s.Acquire(ctx, n)
+	})
 }
 
 // HoldWithin is the Hold of a call, which must not take longer than most.

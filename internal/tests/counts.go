@@ -66,7 +66,8 @@ func CallsSince(etcd *fake.Server) func() (calls string, revisions int64) {
 			counts[c.Method]++
 		}
 		var text []string
-		for _, m := range []string{fake.Txn, fake.Range, fake.Watch, fake.Grant, fake.Revoke, fake.TimeToLive} {
+		for _, m := range []string{fake.Txn, fake.Range, fake.Watch, fake.Grant, fake.Revoke,
+			fake.TimeToLive} {
 			if counts[m] > 0 {
 				text = append(text, fmt.Sprintf("%s %d", m, counts[m]))
 			}

@@ -45,7 +45,9 @@ func PutStrays(t *testing.T, etcd *fake.Server, n int) (keys []string) {
 }
 
 // Strangers puts n keys of contenders that have no process, before those of the test.
-func Strangers(t *testing.T, etcd *fake.Server, name string, n int) (keys []string, lease clientv3.LeaseID) {
+func Strangers(
+	t *testing.T, etcd *fake.Server, name string, n int,
+) (keys []string, lease clientv3.LeaseID) {
 	t.Helper()
 	granted, err := etcd.Client("strangers").Grant(context.Background(), 3000)
 	require.NoError(t, err)
@@ -68,7 +70,8 @@ func WaitsBehind(t *testing.T, etcd *fake.Server, n int) (
 // WaitsFor begins to wait for a name that another holds. It returns a channel for the
 // result of Lock, and the holder's keys.
 func WaitsFor(
-	t *testing.T, etcd *fake.Server, s *etcdlock.Session, name string, behind int, opts ...etcdlock.Option,
+	t *testing.T, etcd *fake.Server, s *etcdlock.Session, name string, behind int,
+	opts ...etcdlock.Option,
 ) (mu *etcdlock.Mutex, in <-chan error, keys []string) {
 	t.Helper()
 	keys, _ = Strangers(t, etcd, name, behind)

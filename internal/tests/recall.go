@@ -24,7 +24,8 @@ func Recall(t *testing.T, etcd *fake.Server, grace time.Duration) {
 // RecallAt recalls the i-th in the line for "n".
 func RecallAt(t *testing.T, etcd *fake.Server, i int, grace time.Duration) {
 	t.Helper()
-	require.NoError(t, etcdlock.Recall(context.Background(), etcd.Client("operator"), PlaceOf(t, etcd, "n", i),
+	require.NoError(t, etcdlock.Recall(context.Background(), etcd.Client("operator"),
+		PlaceOf(t, etcd, "n", i),
 		etcdlock.RecallRequest{By: "op", Reason: "update", Grace: grace}))
 	synctest.Wait()
 }

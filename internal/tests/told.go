@@ -44,8 +44,12 @@ func (o *Told) Trace() *etcdlock.Trace {
 		Acquired: func(_ context.Context, e etcdlock.AcquiredEvent) {
 			o.Add("acquired after %v behind %d", e.Waited, e.Ahead)
 		},
-		Released:       func(_ context.Context, e etcdlock.ReleasedEvent) { o.Add("released after %v", e.Held) },
-		Lost:           func(_ context.Context, e etcdlock.LostEvent) { o.Add("lost after %v: %v", e.Held, e.Reason) },
+		Released: func(_ context.Context, e etcdlock.ReleasedEvent) {
+			o.Add("released after %v", e.Held)
+		},
+		Lost: func(_ context.Context, e etcdlock.LostEvent) {
+			o.Add("lost after %v: %v", e.Held, e.Reason)
+		},
 		LeaseReplaced:  func(_ context.Context, _ etcdlock.LeaseReplacedEvent) { o.Add("replaced") },
 		CleanupPending: func(_ context.Context, _ etcdlock.CleanupPendingEvent) { o.Add("pending") },
 		CleanupDone:    func(_ context.Context, _ etcdlock.CleanupDoneEvent) { o.Add("done") },

@@ -33,15 +33,15 @@ type Entering struct {
 	ahead      line.Ahead // by the last answer
 }
 
-// AsRead makes e move the key that the ticket adopts to the ticket's lease. The key was read with a mod
-// revision.
+// AsRead makes e move the key that the ticket adopts to the ticket's lease. The key was read with a
+// mod revision.
 //
 // Invariant: that is compared, so of all who have read the key so one gets it, and a late copy does
 // nothing. (TestOneOfSeveralAdopts.)
 func (e *Entering) AsRead(mod int64) { e.mod = mod }
 
-// adoption is Txn if the ticket adopts its key. It reads what is ahead of that: nothing, unless etcd
-// was set back.
+// adoption is Txn if the ticket adopts its key. It reads what is ahead of that: nothing, unless
+// etcd was set back.
 func (e *Entering) adoption(value string) Txn {
 	asRead := clientv3.Compare(clientv3.ModRevision(e.t.Key), "=", e.mod)
 	return Txn{

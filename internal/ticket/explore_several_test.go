@@ -111,7 +111,8 @@ func (w *manyWorld) send(txn ticket.Txn) ticket.Answer {
 	if err != nil {
 		panic(err)
 	}
-	a := ticket.Answer{Succeeded: resp.Succeeded, Empty: len(resp.Responses) == 0, Revision: w.etcd.Rev()}
+	a := ticket.Answer{Succeeded: resp.Succeeded, Empty: len(resp.Responses) == 0,
+		Revision: w.etcd.Rev()}
 	for _, r := range resp.Responses {
 		if read := r.GetResponseRange(); read != nil {
 			a.Read = append(a.Read, read)
@@ -123,7 +124,8 @@ func (w *manyWorld) send(txn ticket.Txn) ticket.Answer {
 // lineOf is the keys in a line, in order.
 func (w *manyWorld) lineOf(name string) line.Line {
 	prefix := line.Prefix(name)
-	resp, err := w.etcd.Now().Range(&pb.RangeRequest{Key: []byte(prefix), RangeEnd: []byte(name + string('/'+1))})
+	resp, err := w.etcd.Now().Range(&pb.RangeRequest{Key: []byte(prefix),
+		RangeEnd: []byte(name + string('/'+1))})
 	if err != nil {
 		panic(err)
 	}
@@ -132,7 +134,9 @@ func (w *manyWorld) lineOf(name string) line.Line {
 
 // owns reports whether a call has the turns of all its names.
 func (w *manyWorld) owns(c *manyCall) bool {
-	return !slices.ContainsFunc(c.waiters, func(x *turn.Waiter[int]) bool { return x.Standing() != turn.Owner })
+	return !slices.ContainsFunc(c.waiters, func(x *turn.Waiter[int]) bool {
+		return x.Standing() != turn.Owner
+	})
 }
 
 // before returns how many keys stand before a place now, and -1 if its key is gone.
@@ -201,7 +205,9 @@ func (w *manyWorld) do(s manyStep) {
 	}
 	switch s.verb {
 	case mEnter:
-		if c.try && slices.ContainsFunc(c.names, func(n string) bool { return w.queues[w.local(s.call, n)].State() != turn.Free }) {
+		if c.try && slices.ContainsFunc(c.names, func(n string) bool {
+			return w.queues[w.local(s.call, n)].State() != turn.Free
+		}) {
 			c.phase = gone
 			return
 		}
@@ -235,7 +241,9 @@ func (w *manyWorld) do(s manyStep) {
 }
 
 func (w *manyWorld) remove(key string) {
-	del := &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}}
+	del := &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
+		RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)},
+	}}
 	if _, err := w.etcd.Txn(&pb.TxnRequest{Success: []*pb.RequestOp{del}}); err != nil {
 		panic(err)
 	}
@@ -309,7 +317,9 @@ func (w *manyWorld) look(c *manyCall, i int) {
 	if err != nil {
 		panic(err)
 	}
-	slices.SortFunc(resp.Kvs, func(a, b *mvccpb.KeyValue) int { return int(b.CreateRevision - a.CreateRevision) })
+	slices.SortFunc(resp.Kvs, func(a, b *mvccpb.KeyValue) int {
+		return int(b.CreateRevision - a.CreateRevision)
+	})
 	ahead, own := look.Judge(resp)
 	if c.tickets[i].Observe(own).IsLoss() {
 		w.giveUp(c)
@@ -345,7 +355,8 @@ func (w *manyWorld) unlock(call int) {
 	c := w.calls[call]
 	r := c.tickets[0].Release(nil, c.tickets[1:]...)
 	f := r.Judge(w.send(r.Txn("")), ticket.Now{Certain: true})
-	if want := map[bool]ticket.Verdict{false: ticket.Done, true: ticket.Lost}[c.lost]; f.Verdict != want {
+	want := map[bool]ticket.Verdict{false: ticket.Done, true: ticket.Lost}[c.lost]
+	if f.Verdict != want {
 		w.breaks("the Unlock of %v is %v, lost %v", c.names, f.Verdict, c.lost)
 	}
 	keys := c.tickets
@@ -462,7 +473,9 @@ func (w *manyWorld) String() string {
 // that does not give up gets in.
 func TestExplorationOfSeveral(t *testing.T) {
 	call := func(home int, names ...string) manyCall { return manyCall{home: home, names: names} }
-	try := func(home int, names ...string) manyCall { return manyCall{home: home, names: names, try: true} }
+	try := func(home int, names ...string) manyCall {
+		return manyCall{home: home, names: names, try: true}
+	}
 	settings := []manySetting{
 		{"opposed orders", []manyCall{call(0, "a", "b"), call(1, "b", "a"), call(0, "b"), call(1, "a")}, nil},
 		{"a ring", []manyCall{call(0, "a", "b"), call(0, "b", "c"), call(1, "c", "a")}, nil},

@@ -37,11 +37,16 @@ const toTheEnd = -1
 func scenarios() []scenario {
 	waiter := func(home int) goroutine { return goroutine{home: home, rounds: 1} }
 	again := func(home int) goroutine { return goroutine{home: home, rounds: 2} }
-	trier := func(home, rounds int) goroutine { return goroutine{home: home, rounds: rounds, try: true} }
+	trier := func(home, rounds int) goroutine {
+		return goroutine{home: home, rounds: rounds, try: true}
+	}
 	reader := func(home int) goroutine { return goroutine{home: home, rounds: 1, reads: true} }
-	tries := func(home int) goroutine { return goroutine{home: home, rounds: 1, reads: true, try: true} }
+	tries := func(home int) goroutine {
+		return goroutine{home: home, rounds: 1, reads: true, try: true}
+	}
 	permit := func(home int, weight, limit uint16) goroutine {
-		return goroutine{home: home, rounds: 1, permit: line.Shape{Kind: line.Permit, Weight: weight, Limit: limit}}
+		return goroutine{home: home, rounds: 1,
+			permit: line.Shape{Kind: line.Permit, Weight: weight, Limit: limit}}
 	}
 	tryPermit := func(home int, weight, limit uint16) goroutine {
 		g := permit(home, weight, limit)
@@ -127,7 +132,8 @@ func scenarios() []scenario {
 			faults: 2, each: one(leaving, leaving),
 		}, 9},
 		{"a set-back under permits", 0, setting{
-			claims: []goroutine{permit(0, 1, 2), permit(0, 1, 2), permit(1, 1, 2)}, faults: 1, each: one(setBack),
+			claims: []goroutine{permit(0, 1, 2), permit(0, 1, 2), permit(1, 1, 2)}, faults: 1,
+			each: one(setBack),
 		}, 12},
 		{"one fault, reading one of those before, beside strays", 1,
 			setting{claims: two, strays: 2, faults: 1, each: all}, 13},

@@ -6,8 +6,8 @@ import "github.com/etcdlock/etcdlock/internal/line"
 //
 // Invariant: an observation ends a ticket only by its revisions. The create revision tells whose
 // key it is: the names of keys are used again. What was so at a revision before the key was put
-// is of an earlier use of its name, and says nothing: a member that lags behind reports these. So is
-// what was so before the key was adopted. (Do not lose a ticket by its key's name alone.
+// is of an earlier use of its name, and says nothing: a member that lags behind reports these. So
+// is what was so before the key was adopted. (Do not lose a ticket by its key's name alone.
 // TestAnEventOfAnEarlierUseOfTheNameEndsNoHold, TestAnEventFromBeforeAnAdoptionEndsNoHold.) Only
 // revisions of one epoch compare: what is read anew after a set-back has no At.
 //
@@ -16,8 +16,10 @@ import "github.com/etcdlock/etcdlock/internal/line"
 // shown it before, or was read since. Otherwise it is Unproven: the watches of a client may
 // see other keys than its reads. What shows the very create revision needs no such proof.
 type Observation struct {
-	line.Entry       // the key as it was put or read; without a revision if it was deleted, or was not there
-	At         int64 // the revision at which that was so; 0 for a read that was sent when t stood in line
+	// the key as it was put or read; without a revision if it was deleted, or was not there
+	line.Entry
+	// the revision at which that was so; 0 for a read that was sent when t stood in line
+	At int64
 
 	Unproven  bool // its source may not show t's key: the absence of that says nothing
 	LeaseGone bool // etcd does not know the lease: a key that is gone went with it

@@ -15,7 +15,8 @@ const others = mine + 1 // a lease
 // What is shown of a key that was put at revision 7, on lease 5, and is held.
 func TestWhatIsSeenOfAKey(t *testing.T) {
 	at := func(revision, rev, lease int64) ticket.Observation {
-		return ticket.Observation{Entry: line.Entry{Key: line.Prefix(name) + ownID, Rev: rev, Lease: lease}, At: revision}
+		return ticket.Observation{Entry: line.Entry{Key: line.Prefix(name) + ownID, Rev: rev,
+			Lease: lease}, At: revision}
 	}
 	event, view := at, at
 	read := func(rev, lease int64) ticket.Observation { return at(0, rev, lease) }
@@ -187,17 +188,17 @@ func (w keyWorld) shown() (all []shown) {
 	return all
 }
 
-// TestObservations goes every way of a few steps that a key may go in etcd: it is put by its ticket,
-// put over, deleted and put again under its name, before and after that; its lease ends; etcd is set
-// back. A ticket in each of its states then observes, in any order and any number of times, all that
-// events, views and reads may show.
+// TestObservations goes every way of a few steps that a key may go in etcd: it is put by its
+// ticket, put over, deleted and put again under its name, before and after that; its lease ends;
+// etcd is set back. A ticket in each of its states then observes, in any order and any number of
+// times, all that events, views and reads may show.
 //
-//   - The ticket is lost only if its key is not as it was put, or was not since. It is, if a read or
-//     a DELETE shows that, and if anything shows its key with another lease.
+//   - The ticket is lost only if its key is not as it was put, or was not since. It is, if a read
+//     or a DELETE shows that, and if anything shows its key with another lease.
 //   - It counts as there only if it was there, as it was put.
 //   - The reason of a loss is true, and the first loss counts.
-//   - What is of a time before the put, or of a source that does not show the key, says nothing; and
-//     so does everything once the key is removed.
+//   - What is of a time before the put, or of a source that does not show the key, says nothing;
+//     and so does everything once the key is removed.
 //   - A key that is gone changes nothing before etcd was asked for the lease.
 func TestObservations(t *testing.T) {
 	const steps = 6
@@ -271,7 +272,9 @@ func possible(transition func()) (ok bool) {
 }
 
 // judge returns what is wrong with an observation that has made before after.
-func (w keyWorld) judge(s shown, unchanged bool, before, after *ticket.Ticket, seen ticket.Seen) string {
+func (w keyWorld) judge(
+	s shown, unchanged bool, before, after *ticket.Ticket, seen ticket.Seen,
+) string {
 	over := s.of.Rev == w.put && s.of.Lease != mine
 	removed := before.State() == ticket.Removed
 	lost := after.Lost() && !before.Lost()

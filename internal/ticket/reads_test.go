@@ -79,7 +79,8 @@ func TestWhatAPutOfOneThatReadsSays(t *testing.T) {
 			Succeeded: true, Revision: 20, Read: append(several(below, block, beyond), read(oldest...)),
 		}
 	}
-	fails := func(own []*mvccpb.KeyValue, below, beyond, oldest, block []*mvccpb.KeyValue) ticket.Answer {
+	fails := func(own []*mvccpb.KeyValue,
+		below, beyond, oldest, block []*mvccpb.KeyValue) ticket.Answer {
 		return ticket.Answer{Revision: 20, Read: []*pb.RangeResponse{
 			read(own...), read(below...), read(beyond...), read(oldest...), read(block...),
 		}}
@@ -123,7 +124,8 @@ func TestWhatAPutOfOneThatReadsSays(t *testing.T) {
 		{"TryRLock was put by a copy, behind a writer", true,
 			fails(kvs(own), kvs(other), nil, kvs(other), kvs(own)), "taken behind 1", ticket.InLine, false},
 		{"TryRLock was put by a copy, behind one by chance", true,
-			fails(kvs(own), nil, nil, kvs(chance), kvs(own, chance)), "taken behind 1", ticket.InLine, false},
+			fails(kvs(own), nil, nil, kvs(chance), kvs(own, chance)), "taken behind 1",
+			ticket.InLine, false},
 	}
 	requireJudged(t, readID, rows)
 }

@@ -45,9 +45,9 @@ func (r *Release) all() iter.Seq2[int, *Ticket] {
 // it: the key stays in line, with its revision, for as long as that lease lasts. With lease 0 they
 // delete it after all.
 //
-// Invariant: the mod revision is compared, so of all copies at most one moves the key, and none brings
-// back what has happened to it since. (The lease is not enough: t's Session may adopt the key onto
-// the same one. TestALateCopyOfAMoveDoesNothing.)
+// Invariant: the mod revision is compared, so of all copies at most one moves the key, and none
+// brings back what has happened to it since. (The lease is not enough: t's Session may adopt the
+// key onto the same one. TestALateCopyOfAMoveDoesNothing.)
 func (r *Release) MoveTo(lease int64) {
 	r.moves, r.t.moved, r.reads = lease, lease, true
 	r.mod = max(r.mod, r.t.since)
@@ -202,8 +202,8 @@ func (r *Release) moved(a Answer) bool {
 	return there && r.Moves() && own.Rev == r.t.rev && own.Lease == r.moves
 }
 
-// changed reports whether t's key, which is to be moved, was read as another request has changed it,
-// without a loss. The next transaction expects it so.
+// changed reports whether t's key, which is to be moved, was read as another request has changed
+// it, without a loss. The next transaction expects it so.
 func (r *Release) changed(a Answer) bool {
 	own, there := a.find(0, r.t.Key)
 	if !there || !r.Moves() || !r.t.Is(own) {

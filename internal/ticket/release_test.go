@@ -267,8 +267,8 @@ func TestWhatAReleaseSends(t *testing.T) {
 	require.Equal(t, k.Key, string(r.Txn("").Else[0].KeyBytes()))
 }
 
-// A move puts the key with another lease, and only as this ticket has put it: after the first copy no
-// other one finds it so. The name of a key that has moved is not used again.
+// A move puts the key with another lease, and only as this ticket has put it: after the first copy
+// no other one finds it so. The name of a key that has moved is not used again.
 func TestALateCopyOfAMoveDoesNothing(t *testing.T) {
 	slot := &ticket.Slot{}
 	k := unsent(ownID, slot)

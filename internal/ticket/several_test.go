@@ -14,7 +14,9 @@ import (
 func both(t *testing.T) (tickets []*ticket.Ticket, keys []string) {
 	t.Helper()
 	for _, n := range []string{"x", "y"} {
-		k := ticket.New(n, mine, &ticket.Slot{}, func(name string) string { return line.Prefix(name) + ownID })
+		k := ticket.New(n, mine, &ticket.Slot{}, func(name string) string {
+			return line.Prefix(name) + ownID
+		})
 		tickets, keys = append(tickets, &k), append(keys, k.Key)
 	}
 	return tickets, keys
@@ -125,9 +127,10 @@ func TestWhatAReleaseOfSeveralSays(t *testing.T) {
 		tickets, keys := both(t)
 		e := ticket.EnterAll(nil, tickets, false, false)
 		e.Txn([]string{"1", "2"})
-		require.Equal(t, ticket.Queued, e.Judge(ticket.Answer{Succeeded: true, Revision: 20, Read: []*pb.RangeResponse{
-			read(), read(), read(), read(),
-		}}))
+		require.Equal(t, ticket.Queued,
+			e.Judge(ticket.Answer{Succeeded: true, Revision: 20, Read: []*pb.RangeResponse{
+				read(), read(), read(), read(),
+			}}))
 		for _, k := range tickets {
 			require.EqualValues(t, 20, k.Rev())
 			k.Hold()
@@ -138,7 +141,8 @@ func TestWhatAReleaseOfSeveralSays(t *testing.T) {
 		require.Len(t, txn.Then, 2)
 		require.Len(t, txn.Else, 2)
 		if row.copies {
-			require.Equal(t, ticket.Again, r.Judge(ticket.Answer{Outcome: ticket.Unknown}, ticket.Now{Certain: true}).Verdict)
+			require.Equal(t, ticket.Again,
+				r.Judge(ticket.Answer{Outcome: ticket.Unknown}, ticket.Now{Certain: true}).Verdict)
 		}
 		a := ticket.Answer{Revision: 40}
 		for i, rev := range []int64{row.x, row.y} {

@@ -194,8 +194,8 @@ func (t Txn) Again() clientv3.Op {
 // The key keeps its lease and its place.
 //
 // (Do not leave out the mod revision: a late copy would take back what was put since.
-// TestALateCopyOfARecallDoesNothing, TestALateCopyOfASetInfoDoesNothing. Nor put with a lease: the key
-// would outlive its holder's, or go with another. TestARecallKeepsPlaceTokenAndLease.)
+// TestALateCopyOfARecallDoesNothing, TestALateCopyOfASetInfoDoesNothing. Nor put with a lease: the
+// key would outlive its holder's, or go with another. TestARecallKeepsPlaceTokenAndLease.)
 func Edit(e line.Entry, value string) Txn {
 	return Txn{
 		If: []clientv3.Cmp{
@@ -388,8 +388,8 @@ func (t *Ticket) remove(revision int64) {
 // Removal is the transaction that removes t's key for certain. Without a known revision it
 // removes whatever is there under t's name. That name belongs to t alone and is not used again.
 //
-// A key that t adopts, or has adopted, may be another's by now. It is removed only from the leases to
-// which t may have moved it. (Do not go by its revision alone.
+// A key that t adopts, or has adopted, may be another's by now. It is removed only from the leases
+// to which t may have moved it. (Do not go by its revision alone.
 // TestWhoLosesAnAdoptedHoldByARestoreLeavesItToTheNext.)
 //
 // With tell it reads what is ahead of t, for the error of a wait that ends: in a short line
@@ -400,9 +400,11 @@ func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	if t.of != 0 {
 		var elsewhere []clientv3.Op
 		for _, lease := range t.otherLeases() {
-			elsewhere = []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{t.isOf(), t.onLease(lease)}, gone, elsewhere)}
+			elsewhere = []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{t.isOf(), t.onLease(lease)},
+				gone, elsewhere)}
 		}
-		return Txn{If: []clientv3.Cmp{t.isOf(), t.OnLease()}, Then: gone, Else: elsewhere, own: t.Key, count: true}
+		return Txn{If: []clientv3.Cmp{t.isOf(), t.OnLease()}, Then: gone, Else: elsewhere, own: t.Key,
+			count: true}
 	}
 	if tell && t.rev != 0 {
 		read := t.oldest(1, clientv3.WithKeysOnly())
@@ -419,8 +421,8 @@ func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	return txn
 }
 
-// otherLeases are the leases besides its own on which t may have left a key that it has adopted: where
-// a release has moved it, and none, if it was put over.
+// otherLeases are the leases besides its own on which t may have left a key that it has adopted:
+// where a release has moved it, and none, if it was put over.
 func (t *Ticket) otherLeases() (leases []int64) {
 	if t.Adopts() {
 		return nil

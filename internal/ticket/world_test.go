@@ -233,7 +233,8 @@ func (w *world) comes(claim, put int) {
 // pass stands for passTurnLocked.
 func (w *world) pass(s *session, put int) {
 	next, ok := s.queue.Pass()
-	if put != none && (!ok || w.shape(next) != line.ShapeOf(w.entries[put].ticket.Key) || w.setting.claims[next].try) {
+	if put != none && (!ok || w.shape(next) != line.ShapeOf(w.entries[put].ticket.Key) ||
+		w.setting.claims[next].try) {
 		w.abandon(put, false)
 		put = none
 	}
@@ -266,7 +267,8 @@ func (w *world) stepOn(s *session) { w.comes(s.queue.Admit(), none) }
 // mayStep reports whether a claim for permits, which comes now or is the first waiter, may
 // have the turn beside the claims of its Session that hold some.
 func (w *world) mayStep(s *session, claim int) bool {
-	if s.queue.State() != turn.Taken || w.kind(claim) != line.Permit || w.kind(s.queue.Owner()) != line.Permit {
+	if s.queue.State() != turn.Taken || w.kind(claim) != line.Permit ||
+		w.kind(s.queue.Owner()) != line.Permit {
 		return false
 	}
 	i := w.claims[s.queue.Owner()].ticket
@@ -556,7 +558,8 @@ const (
 
 func (v verb) String() string {
 	return [...]string{
-		"enters", "message arrives", "looks", "hears", "begins", "unlocks", "joins", "gives up", "is audited",
+		"enters", "message arrives", "looks", "hears", "begins", "unlocks", "joins", "gives up",
+		"is audited",
 		"is swept away", "gives way", "lease expires",
 		"lease is revoked", "", "has no answer", "is sent twice", "key is deleted",
 		"key is put over", "etcd is set back", "loses its lease", "runs out of time",
@@ -998,7 +1001,8 @@ func (w *world) begin(claim int) {
 	if w.etcd.backs == 0 && w.etcd.hasAsPut(&e.ticket) && w.etcd.overtakes(&e.ticket) {
 		w.breaks("it holds before one that came before it")
 	}
-	if w.etcd.hasAsPut(&e.ticket) { // put again by a late copy after a restore: this hold misses nothing
+	// put again by a late copy after a restore: this hold misses nothing
+	if w.etcd.hasAsPut(&e.ticket) {
 		e.taken, e.operated, e.undone = false, false, false
 	}
 	again := e.ticket.State() == ticket.Held && e.ticket.Rev() == w.token
@@ -1019,7 +1023,8 @@ func (w *world) begin(claim int) {
 	e.phase, e.whole, e.ahead = holding, true, line.None
 	s := &w.sessions[w.home(claim)]
 	s.queue.Hold(s.waiters[claim])
-	for f := s.queue.First(); e.ticket.Kind == line.Read && f != nil && f.Early(); f = s.queue.First() {
+	for f := s.queue.First(); e.ticket.Kind == line.Read && f != nil &&
+		f.Early(); f = s.queue.First() {
 		w.join(s)
 	}
 	w.admit(s)
@@ -1071,7 +1076,8 @@ func (w *world) keeps(s *session, i int, alone bool) bool {
 	if e.ticket.Kind != line.Exclusive {
 		return false
 	}
-	if first := s.queue.First(); w.handoff > 0 && first != nil && w.kind(first.Value) == line.Exclusive {
+	if first := s.queue.First(); w.handoff > 0 && first != nil &&
+		w.kind(first.Value) == line.Exclusive {
 		if next, ok := s.queue.HandOff(keyOf(i), w.handoff); ok {
 			if e.handed++; e.handed > w.handoff {
 				w.breaks("a key was handed off %d times", e.handed)
@@ -1131,7 +1137,8 @@ func (w *world) give(claim int) {
 		w.retire(w.home(claim), w.leaseOf(e))
 	}
 	next := s.queue.First()
-	if e := w.entries[i]; next != nil && next.Early() && e.ticket.State() == ticket.InLine && !w.leaseOf(e).ended &&
+	if e := w.entries[i]; next != nil && next.Early() && e.ticket.State() == ticket.InLine &&
+		!w.leaseOf(e).ended &&
 		w.kind(next.Value) == line.Read && e.ticket.Kind == line.Read { // handDown
 		w.leaves(claim)
 		w.pass(s, i)

@@ -34,7 +34,7 @@ type State uint8
 const (
 	Free      State = iota // the turn has no owner, and there is no waiter
 	Taken                  // the owner queues in etcd, or holds, or has lost and not unlocked
-	Passing                // as Taken; the first waiter was chosen, and gets the turn after the release
+	Passing                // as Taken; the first waiter was chosen, and gets the turn next
 	Lingering              // the turn has no owner; a key is kept for the next waiter
 )
 

@@ -241,15 +241,19 @@ func TestTurns(t *testing.T) {
 		{"the owner goes away, and another owns the turn",
 			"enter r=has, hold r=, come r2=r2, come r3=r3, part r=true, have=r3 r2", "taken r3"},
 		{"the last one has to pass the turn on",
-			"enter r=has, hold r=, come r2=r2, enter a=waits, part r=true, part r2=false, pass=a", "taken a"},
+			"enter r=has, hold r=, come r2=r2, enter a=waits, part r=true, part r2=false, pass=a",
+			"taken a"},
 		{"whoever is alone", "enter a=has, part a=false, pass=nobody", "free"},
 		{"one that was let in keeps its hold",
 			"enter r=has, hold r=, enter r2=waits, admit=r2, leave r2=beside, have=r r2", "taken r"},
 		{"also once it owns the turn, since the owner has gone away",
-			"enter r=has, hold r=, enter r2=waits, admit=r2, part r=true, leave r2=holder, have=r2", "taken r2"},
+			"enter r=has, hold r=, enter r2=waits, admit=r2, part r=true, leave r2=holder, have=r2",
+			"taken r2"},
 		{"one whose hold was closed as it was let in has none",
-			"enter r=has, hold r=, enter r2=waits, admit=r2, part r2=true, leave r2=gone, have=r", "taken r"},
-		{"who has gone away comes again", "enter r=has, hold r=, come r2=r2, part r=true, come r=r, have=r2 r",
+			"enter r=has, hold r=, enter r2=waits, admit=r2, part r2=true, leave r2=gone, have=r",
+			"taken r"},
+		{"who has gone away comes again",
+			"enter r=has, hold r=, come r2=r2, part r=true, come r=r, have=r2 r",
 			"taken r2"},
 		{"the owner goes as somebody waits",
 			"enter r=has, hold r=, come r2=r2, enter a=waits, part r=true", "taken a r2"},
@@ -264,12 +268,14 @@ func TestTurns(t *testing.T) {
 			"enter p=has, hold p=, come p2=p2, hold p2=, come p3=p3, part p3=true, have=p2 p, come p3=p3, have=p3 p2 p", "taken p3"},
 		{"who steps has no hold yet", "enter p=has, hold p=, come p2=p2, leave p2=owner, part p2=true", "taken p"},
 		{"the last of them has to pass the turn on",
-			"enter p=has, hold p=, come p2=p2, enter a=waits, part p2=true, part p=false, pass=a", "taken a"},
+			"enter p=has, hold p=, come p2=p2, enter a=waits, part p2=true, part p=false, pass=a",
+			"taken a"},
 		{"nobody steps past one that does not",
 			"enter p=has, hold p=, come p2=p2, hold p2=, enter a=waits, enter p3=waits, part p=true, choose=a, pass=a, pass=p3",
 			"taken p3"},
-		{"all that wait step", "enter p=has, enter p2=waits, allstep=true, allshare=false, enter a=waits, " +
-			"allstep=false, leave a=waiting, allstep=true, enter r=waits, allstep=false", "taken p2 r p"},
+		{"all that wait step",
+			"enter p=has, enter p2=waits, allstep=true, allshare=false, enter a=waits, " +
+				"allstep=false, leave a=waiting, allstep=true, enter r=waits, allstep=false", "taken p2 r p"},
 
 		{"those right behind come before the put",
 			"enter r=has, enter r2=waits, enter r3=waits, enter a=waits, enter r4=waits, gather=, " +
@@ -477,7 +483,8 @@ func (m *model) legal() []string {
 	case m.owner == "":
 		return append(steps, "enter", "enter r", "enter p", "ahead", "allshare", "allstep")
 	}
-	steps = append(steps, "enter", "enter", "enter r", "enter p", "ahead", "allshare", "allstep", "have",
+	steps = append(steps, "enter", "enter", "enter r", "enter p", "ahead", "allshare",
+		"allstep", "have",
 		"gather", "early")
 	for _, w := range append(m.beside, m.owner) {
 		steps = append(steps, "part "+w, "leave "+w)
@@ -568,7 +575,9 @@ func (m *model) do(step string) string {
 		return strings.Join(have, " ")
 	case "allshare", "allstep":
 		like := map[string]string{"allshare": "r", "allstep": "p"}[verb]
-		return fmt.Sprint(!slices.ContainsFunc(m.waiting, func(w string) bool { return !strings.HasPrefix(w, like) }))
+		return fmt.Sprint(!slices.ContainsFunc(m.waiting, func(w string) bool {
+			return !strings.HasPrefix(w, like)
+		}))
 	case "gather":
 		holder, behind := m.owner, m.waiting
 		if m.next != "" {

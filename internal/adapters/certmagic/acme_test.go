@@ -36,8 +36,10 @@ func startACME(t *testing.T) *acmeServer {
 	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
 	t.Setenv("PEBBLE_WFE_NONCEREJECT", "0")
 	quiet, store := log.New(io.Discard, "", 0), db.NewMemoryStore()
-	authority := ca.New(quiet, store, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {ValidityPeriod: 86400 * 90}})
-	front := wfe.New(quiet, store, va.New(quiet, 0, 0, false, "", store), authority, nil, false, false, 1, 1)
+	authority := ca.New(quiet, store, "", "ecdsa", 0, 1,
+		map[string]ca.Profile{"default": {ValidityPeriod: 86400 * 90}})
+	front := wfe.New(quiet, store, va.New(quiet, 0, 0, false, "", store), authority, nil, false,
+		false, 1, 1)
 	handler, s := front.Handler(), new(acmeServer)
 	s.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch path.Base(r.URL.Path) {
@@ -56,7 +58,8 @@ func startACME(t *testing.T) *acmeServer {
 // of its own, and all need another one. They register one account, and order each certificate once.
 func TestServersRegisterOneAccountAndOrderEachCertificateOnce(t *testing.T) {
 	etcd, dir, authority := etcdtest.Start(t, 1), t.TempDir(), startACME(t)
-	challenges := httptest.NewServer(http.NotFoundHandler()) // so that certmagic needs no port of its own
+	// so that certmagic needs no port of its own
+	challenges := httptest.NewServer(http.NotFoundHandler())
 	defer challenges.Close()
 	roots := authority.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 	var servers sync.WaitGroup
@@ -68,10 +71,12 @@ func TestServersRegisterOneAccountAndOrderEachCertificateOnce(t *testing.T) {
 		})
 		t.Cleanup(cache.Stop)
 		config = certmagic.New(cache, certmagic.Config{
-			Storage: open(t, etcd, dir), Logger: zap.NewNop(), OCSP: certmagic.OCSPConfig{DisableStapling: true},
+			Storage: open(t, etcd, dir), Logger: zap.NewNop(),
+			OCSP: certmagic.OCSPConfig{DisableStapling: true},
 		})
 		config.Issuers = []certmagic.Issuer{certmagic.NewACMEIssuer(config, certmagic.ACMEIssuer{
-			CA: authority.URL + wfe.DirectoryPath, TrustedRoots: roots, Email: "ops@example.com", Agreed: true,
+			CA: authority.URL + wfe.DirectoryPath, TrustedRoots: roots, Email: "ops@example.com",
+			Agreed:                  true,
 			DisableTLSALPNChallenge: true, ListenHost: "127.0.0.1", Logger: zap.NewNop(),
 			AltHTTPPort: challenges.Listener.Addr().(*net.TCPAddr).Port,
 		})}

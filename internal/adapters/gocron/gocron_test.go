@@ -30,7 +30,9 @@ func newLocker(t *testing.T, s *etcdlock.Session) *etcdlockgocron.Locker {
 }
 
 // newElector returns an Elector of a process of its own that takes part in the election.
-func newElector(t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption) *etcdlockgocron.Elector {
+func newElector(
+	t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption,
+) *etcdlockgocron.Elector {
 	t.Helper()
 	e, err := etcdlockgocron.NewElector(contract.NewMutex(t, client, "leader/cron", opts...))
 	require.NoError(t, err)
@@ -185,12 +187,16 @@ func TestEachSlotRunsOnceOnOneSession(t *testing.T) {
 				time.Sleep(time.Millisecond) // the work
 			}),
 			gocron.WithName("report"),
-			gocron.WithEventListeners(gocron.AfterLockError(func(uuid.UUID, string, error) { refused.Add(1) })),
+			gocron.WithEventListeners(gocron.AfterLockError(func(uuid.UUID, string, error) {
+				refused.Add(1)
+			})),
 		)
 		require.NoError(t, err)
 		scheduler.Start()
 	}
-	require.Eventually(t, func() bool { return refused.Load() == slots }, contract.Patience, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return refused.Load() == slots
+	}, contract.Patience, time.Millisecond)
 	for slot := range ran {
 		require.EqualValues(t, 1, ran[slot].Load(), "runs of slot %d", slot)
 	}

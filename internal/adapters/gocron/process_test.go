@@ -38,8 +38,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// beScheduler says that it is ready, reads when the first slot is, in milliseconds, and runs one job
-// until the process is killed. It prints the slot when a run begins, and when it ends.
+// beScheduler says that it is ready, reads when the first slot is, in milliseconds, and runs one
+// job until the process is killed. It prints the slot when a run begins, and when it ends.
 func beScheduler(role, endpoint, behind string) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
 	if err != nil {
@@ -87,16 +87,17 @@ func beScheduler(role, endpoint, behind string) error {
 	for slot := range time.Duration(most) {
 		due = append(due, begin.Add(slot*every))
 	}
-	_, err = scheduler.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartDateTimes(due...)), gocron.NewTask(func() {
-		slot := int(time.Since(begin) / every)
-		fmt.Println("begins", slot)
-		if slot < kill {
-			time.Sleep(time.Millisecond)
-		} else {
-			time.Sleep(200 * time.Millisecond)
-		}
-		fmt.Println("ends", slot)
-	}), gocron.WithName("report"))
+	_, err = scheduler.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartDateTimes(due...)),
+		gocron.NewTask(func() {
+			slot := int(time.Since(begin) / every)
+			fmt.Println("begins", slot)
+			if slot < kill {
+				time.Sleep(time.Millisecond)
+			} else {
+				time.Sleep(200 * time.Millisecond)
+			}
+			fmt.Println("ends", slot)
+		}), gocron.WithName("report"))
 	if err != nil {
 		return err
 	}
@@ -112,7 +113,9 @@ type line struct {
 }
 
 // start starts a scheduler whose clock is behind, which says its lines to said. It ends with t.
-func start(t *testing.T, role, endpoint string, behind time.Duration, said chan<- line) *adapters.Process {
+func start(
+	t *testing.T, role, endpoint string, behind time.Duration, said chan<- line,
+) *adapters.Process {
 	t.Helper()
 	p := adapters.Start(t, roleEnv+"="+role, endpoint, behind.String())
 	go func() { // ends with the process

@@ -125,7 +125,8 @@ func TestTheEndOfTheContextOfLockLetsTwoIntoTheTableLocker(t *testing.T) {
 func TestTheEndOfTheContextOfLockLetsNobodyIn(t *testing.T) {
 	etcd := etcdtest.Start(t, 1)
 	newLocker := func() lock.Locker {
-		return etcdlockgoose.New(contract.NewMutex(t, etcd.Client(t), name, etcdlock.WithTTL(2*time.Second)))
+		return etcdlockgoose.New(contract.NewMutex(t, etcd.Client(t), name,
+			etcdlock.WithTTL(2*time.Second)))
 	}
 	holder := newLocker()
 	ctx, cancel := context.WithCancel(t.Context())

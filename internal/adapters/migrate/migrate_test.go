@@ -53,7 +53,8 @@ func (w world) open(t *testing.T) database.Driver {
 
 // driver returns the driver of another process.
 func (w world) driver(t *testing.T, opts ...etcdlock.SessionOption) *etcdlockmigrate.Driver {
-	d, err := etcdlockmigrate.New(w.open(t), contract.NewMutex(t, w.etcd.Client(t), name, opts...), short)
+	d, err := etcdlockmigrate.New(w.open(t), contract.NewMutex(t, w.etcd.Client(t), name, opts...),
+		short)
 	require.NoError(t, err)
 	return d
 }
@@ -99,7 +100,8 @@ func TestTheNextProcessGetsInAfterTheLeaseOfADeadOne(t *testing.T) {
 	held := mu.Context(context.Background())
 	require.NoError(t, client.Close())
 
-	next, err := etcdlockmigrate.New(w.open(t), contract.NewMutex(t, w.etcd.Client(t), name), time.Minute)
+	next, err := etcdlockmigrate.New(w.open(t), contract.NewMutex(t, w.etcd.Client(t), name),
+		time.Minute)
 	require.NoError(t, err)
 	m := newMigrate(t, next)
 	m.LockTimeout = 2 * time.Minute

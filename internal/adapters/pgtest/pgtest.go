@@ -84,8 +84,8 @@ func find(t *testing.T) string {
 	return ""
 }
 
-// unprivileged makes cmd run as the package's user if the test is root's, since PostgreSQL refuses to
-// be root. It gives dir to that user.
+// unprivileged makes cmd run as the package's user if the test is root's, since PostgreSQL refuses
+// to be root. It gives dir to that user.
 func unprivileged(t *testing.T, cmd *exec.Cmd, dir string) {
 	cmd.Dir = dir
 	if os.Getuid() != 0 {

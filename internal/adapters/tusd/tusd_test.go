@@ -68,7 +68,8 @@ func TestTheCasesOfTusdsOwnTests(t *testing.T) {
 		}},
 		{"Timeout", func(t *testing.T, a, b handler.Locker) {
 			first, second := newLock(t, a, "one"), newLock(t, b, "one")
-			require.NoError(t, first.Lock(context.Background(), func() {})) // it goes on though it may be asked
+			// it goes on though it may be asked
+			require.NoError(t, first.Lock(context.Background(), func() {}))
 			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 			defer cancel()
 			require.Equal(t, handler.ErrLockTimeout, second.Lock(ctx, unasked(t)))
@@ -180,8 +181,10 @@ func (s *server) upload(t *testing.T, dir string) (id string) {
 	conn, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(s.url, "http://"), "/"))
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
-	_, err = fmt.Fprintf(conn, "PATCH /%s HTTP/1.1\r\nHost: tus\r\nTus-Resumable: 1.0.0\r\nUpload-Offset: 0\r\n"+
-		"Content-Type: application/offset+octet-stream\r\nContent-Length: 300\r\n\r\n%s", id, strings.Repeat("x", 100))
+	_, err = fmt.Fprintf(conn,
+		"PATCH /%s HTTP/1.1\r\nHost: tus\r\nTus-Resumable: 1.0.0\r\nUpload-Offset: 0\r\n"+
+			"Content-Type: application/offset+octet-stream\r\nContent-Length: 300\r\n\r\n%s", id,
+		strings.Repeat("x", 100))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		stored, err := os.Stat(dir + "/" + id)

@@ -47,7 +47,8 @@ func TestOnlyARunWithoutFailuresAndSkipsPasses(t *testing.T) {
 		},
 		"skipped": {
 			passing + skipping + closing,
-			"no time\nok  \tp\t0.1s\nskipped: p TestB\n1 passed, 0 failed, 1 skipped\n", "tests were skipped",
+			"no time\nok  \tp\t0.1s\nskipped: p TestB\n1 passed, 0 failed, 1 skipped\n",
+			"tests were skipped",
 		},
 		"failed": {
 			passing + failing,
@@ -60,7 +61,8 @@ func TestOnlyARunWithoutFailuresAndSkipsPasses(t *testing.T) {
 		},
 		"not built": {
 			broken,
-			"a.go:1:1: no sense\nFAIL\tp [build failed]\nfailed:  p\n0 passed, 1 failed, 0 skipped\n", "tests failed",
+			"a.go:1:1: no sense\nFAIL\tp [build failed]\nfailed:  p\n0 passed, 1 failed, 0 skipped\n",
+			"tests failed",
 		},
 		"nothing": {empty, "?   \tq\t[no test files]\n0 passed, 0 failed, 0 skipped\n", "no test ran"},
 		"cut off": {passing + `{"Action":`, "", "read the events of go test: EOF"},

@@ -26,8 +26,12 @@ type Locker interface {
 
 // Run runs the tests. open opens the Locker of another process, on the same etcd for all of one t.
 func Run(t *testing.T, open func(t *testing.T) Locker) {
-	t.Run("OnlyTheHolderUnlocksAndOnce", func(t *testing.T) { onlyTheHolderUnlocks(t, open(t), open(t)) })
-	t.Run("GoroutinesAndProcessesExcludeEachOther", func(t *testing.T) { exclude(t, open(t), open(t)) })
+	t.Run("OnlyTheHolderUnlocksAndOnce", func(t *testing.T) {
+		onlyTheHolderUnlocks(t, open(t), open(t))
+	})
+	t.Run("GoroutinesAndProcessesExcludeEachOther", func(t *testing.T) {
+		exclude(t, open(t), open(t))
+	})
 	t.Run("ALockWaitsForTheUnlock", func(t *testing.T) {
 		a := open(t)
 		t.Run("here", func(t *testing.T) { lockWaits(t, a, a) })
@@ -169,7 +173,8 @@ func endedContext(t *testing.T, a, b Locker) {
 func names(t *testing.T, a, b Locker) {
 	ctx := contract.Patient(t)
 	all := []string{
-		"a", "A", "a/", "/a", "a/b", "a//b", "a%2Fb", "%", " ", "..", "*.example.com", "*", "issue_cert_example.com",
+		"a", "A", "a/", "/a", "a/b", "a//b", "a%2Fb", "%", " ", "..", "*.example.com", "*",
+		"issue_cert_example.com",
 		"[::1]:443", "ä", "\xff", "a\x00b", "a\nb", `"`,
 	}
 	for _, name := range all {

@@ -132,7 +132,9 @@ func Do[R any](
 // begin waits until there is a connection and it is the attempt's turn. If the attempt is
 // not urgent, the caller has to report its end. begin returns the context that bounds the
 // attempt.
-func (c *Caller) begin(ctx context.Context, retry *Backoff) (context.Context, context.CancelFunc, error) {
+func (c *Caller) begin(
+	ctx context.Context, retry *Backoff,
+) (context.Context, context.CancelFunc, error) {
 	limit := retry.bound(Patience * c.timeout)
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	if err := c.connected(bounded); err != nil || retry.Policy == Urgent {

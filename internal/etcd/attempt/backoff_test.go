@@ -66,7 +66,8 @@ func TestASilenceOutlastsThePauses(t *testing.T) {
 }
 
 func TestJitterStaysWithinAQuarterAndUsesIt(t *testing.T) {
-	for _, d := range []time.Duration{0, 1, 2, 3, 4, 5, time.Millisecond, 20 * time.Millisecond, time.Second, 1500 * time.Millisecond, time.Hour} {
+	for _, d := range []time.Duration{0, 1, 2, 3, 4, 5, time.Millisecond, 20 * time.Millisecond,
+		time.Second, 1500 * time.Millisecond, time.Hour} {
 		least, most := time.Duration(math.MaxInt64), time.Duration(0)
 		for range 1000 {
 			j := Jitter(d)

@@ -23,11 +23,12 @@ import (
 // passes it on, as it was on the wire, and inside another error.
 func formsOf(answer error) map[string]error {
 	return map[string]error{
-		"from the client":           rpctypes.Error(answer),
-		"from the client, wrapped":  fmt.Errorf("somewhere: %w", rpctypes.Error(answer)),
-		"from the wire":             answer,
-		"from the wire, wrapped":    fmt.Errorf("somewhere: %w", answer),
-		"why a watch was cancelled": status.Error(codes.FailedPrecondition, answer.Error()), // by clientv3
+		"from the client":          rpctypes.Error(answer),
+		"from the client, wrapped": fmt.Errorf("somewhere: %w", rpctypes.Error(answer)),
+		"from the wire":            answer,
+		"from the wire, wrapped":   fmt.Errorf("somewhere: %w", answer),
+		// by clientv3
+		"why a watch was cancelled": status.Error(codes.FailedPrecondition, answer.Error()),
 	}
 }
 
@@ -94,8 +95,8 @@ func TestRefusalsAreEtcdsOwn(t *testing.T) {
 	require.False(t, Refused(nil))
 }
 
-// classes has a row for each error of rpctypes, as it is on the wire. Members answer some of them only
-// to requests that this library never sends; what is not known of an answer is undecided.
+// classes has a row for each error of rpctypes, as it is on the wire. Members answer some of them
+// only to requests that this library never sends; what is not known of an answer is undecided.
 var classes = map[class][]error{
 	undecided: {
 		rpctypes.ErrGRPCNoSpace, // the first one comes after the transaction was applied
@@ -148,8 +149,8 @@ var classes = map[class][]error{
 	},
 }
 
-// Each error of the module rpctypes has the class of its row, by its code or as an exception. A version
-// of the module that has another error fails here until that has a row, too.
+// Each error of the module rpctypes has the class of its row, by its code or as an exception. A
+// version of the module that has another error fails here until that has a row, too.
 func TestEachErrorOfEtcdHasAClass(t *testing.T) {
 	dir, err := exec.CommandContext(t.Context(),
 		"go", "list", "-f", "{{.Dir}}", "go.etcd.io/etcd/api/v3/v3rpc/rpctypes").Output()
@@ -199,9 +200,12 @@ func isStatus(call *ast.CallExpr) bool {
 // of gRPC without an answer.
 func TestAMemberThatCannotServeHasNotAnswered(t *testing.T) {
 	for _, answer := range []error{
-		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCStopped,
-		rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCTimeoutDueToLeaderFail, rpctypes.ErrGRPCTimeoutDueToConnectionLost,
-		rpctypes.ErrGRPCTimeoutWaitAppliedIndex, rpctypes.ErrGRPCUnhealthy, status.Error(codes.Unavailable, "refused"),
+		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCNotLeader, rpctypes.ErrGRPCLeaderChanged,
+		rpctypes.ErrGRPCStopped,
+		rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCTimeoutDueToLeaderFail,
+		rpctypes.ErrGRPCTimeoutDueToConnectionLost,
+		rpctypes.ErrGRPCTimeoutWaitAppliedIndex, rpctypes.ErrGRPCUnhealthy,
+		status.Error(codes.Unavailable, "refused"),
 		rpctypes.ErrGRPCNotSupportedForLearner, rpctypes.ErrGRPCNotCapable,
 	} {
 		for form, err := range formsOf(answer) {
@@ -225,17 +229,22 @@ func TestAMemberThatCannotServeHasNotAnswered(t *testing.T) {
 // outcome is unknown, also after the first ErrNoSpace.
 func TestOnlyAnAnswerSaysThatAWriteWasNotApplied(t *testing.T) {
 	for _, answer := range []error{
-		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCRequestTooManyRequests, rpctypes.ErrGRPCPermissionDenied,
-		rpctypes.ErrGRPCNotSupportedForLearner, rpctypes.ErrGRPCNotCapable, rpctypes.ErrGRPCAuthOldRevision,
+		rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCRequestTooManyRequests,
+		rpctypes.ErrGRPCPermissionDenied,
+		rpctypes.ErrGRPCNotSupportedForLearner, rpctypes.ErrGRPCNotCapable,
+		rpctypes.ErrGRPCAuthOldRevision,
 	} {
 		for form, err := range formsOf(answer) {
 			require.True(t, NotApplied(err), "%v, %s", answer, form)
 		}
 	}
 	for _, answer := range []error{
-		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCLeaderChanged, rpctypes.ErrGRPCNoLeader,
-		rpctypes.ErrGRPCStopped, rpctypes.ErrGRPCTimeoutDueToConnectionLost, rpctypes.ErrGRPCTimeoutWaitAppliedIndex,
-		status.Error(codes.Unavailable, "transport is closing"), context.DeadlineExceeded, context.Canceled,
+		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCLeaderChanged,
+		rpctypes.ErrGRPCNoLeader,
+		rpctypes.ErrGRPCStopped, rpctypes.ErrGRPCTimeoutDueToConnectionLost,
+		rpctypes.ErrGRPCTimeoutWaitAppliedIndex,
+		status.Error(codes.Unavailable, "transport is closing"), context.DeadlineExceeded,
+		context.Canceled,
 	} {
 		for form, err := range formsOf(answer) {
 			require.False(t, NotApplied(err), "%v, %s", answer, form)
@@ -268,7 +277,8 @@ func TestAnAnswerIsToldInEachForm(t *testing.T) {
 func TestWhatSaysThatEtcdHasTooMuchToDo(t *testing.T) {
 	for err, want := range map[error]bool{
 		nil: false, ErrNoAnswer: true, rpctypes.ErrTooManyRequests: true, rpctypes.ErrTimeout: true,
-		rpctypes.ErrNoLeader: false, rpctypes.ErrLeaseNotFound: false, errBusy: false, ErrUnreachable: false,
+		rpctypes.ErrNoLeader: false, rpctypes.ErrLeaseNotFound: false, errBusy: false,
+		ErrUnreachable: false,
 	} {
 		require.Equal(t, want, Overloaded(err), "%v", err)
 	}

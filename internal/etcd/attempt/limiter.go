@@ -95,7 +95,9 @@ func (m *limiter) usual(first time.Duration) time.Duration { return max(first, 3
 // seldom is how often to do something whose normal period is period. It is longer than
 // period if answers take long, or if attempts wait long for their turn: a periodic request
 // must wait longer than that.
-func (m *limiter) seldom(period time.Duration) time.Duration { return max(period, 4*(m.took()+m.turn)) }
+func (m *limiter) seldom(period time.Duration) time.Duration {
+	return max(period, 4*(m.took()+m.turn))
+}
 
 // spend takes n repeats off the credit, or as many as are left. What was spent comes back by
 // itself, too, sooner if etcd answers: by another endpoint perhaps, so that a repeat is worth it.

@@ -122,7 +122,9 @@ func TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed(t *testing.T) {
 
 func TestAWindowIsHalvedOnceForWhatWasSentBefore(t *testing.T) {
 	start := time.Unix(1e9, 0)
-	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(second))) }
+	at := func(seconds float64) time.Time {
+		return start.Add(time.Duration(seconds * float64(second)))
+	}
 	m := limiter{puts: window{size: 100}, others: window{size: 10}}
 	w := &m.puts
 	w.answered(at(0), at(3), true)

@@ -37,8 +37,8 @@ type Renewal struct {
 // Each lease has its own stream, although a stream could carry the renewals of many. etcd works
 // through a stream one renewal after the other, and a member that does not lead asks the leader
 // for each: a thousand leases of a client would wait for each other. etcd also ends the stream with
-// the first error, and since 3.4.42, 3.5.28, 3.6.9 and 3.7.0 it is an error if the user may not write
-// one of a lease's keys. A process normally has one Session, and that has one lease.
+// the first error, and since 3.4.42, 3.5.28, 3.6.9 and 3.7.0 it is an error if the user may not
+// write one of a lease's keys. A process normally has one Session, and that has one lease.
 //
 // The streams do not require a leader (clientv3.WithRequireLeader). A renewal that waits at a
 // member for the end of an election is then answered at that end; a refused one would be sent

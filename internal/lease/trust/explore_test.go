@@ -103,7 +103,8 @@ func (h *history) holds() (safe bool, beyond int) {
 			before := known
 			hear(terms[i])
 			if t.At(at(now)) == Whole {
-				t.Answered(at(now), attempts[i], Confirmation{uint64(r.member), terms[i], ttlSteps * step}, before)
+				t.Answered(at(now), attempts[i], Confirmation{uint64(r.member), terms[i], ttlSteps * step},
+					before)
 			}
 		}
 		if r := h.read; r.sent+r.waits+r.answered == now && t.At(at(now)) == Whole {

@@ -11,7 +11,8 @@ import (
 // Whatever the margin, more than half of the trust is left when a renewal is sent, and
 // enough for further renewals if that one has no answer.
 func TestTheScheduleFollowsFromWhatIsTrusted(t *testing.T) {
-	for _, ttl := range []time.Duration{time.Second, 2 * time.Second, 15 * time.Second, 24 * time.Hour} {
+	for _, ttl := range []time.Duration{time.Second, 2 * time.Second, 15 * time.Second,
+		24 * time.Hour} {
 		for percent := 1; percent < 100; percent++ {
 			t.Run(fmt.Sprintf("%v, %d percent", ttl, percent), func(t *testing.T) {
 				s := scheduleOf(ttl, ttl/100*time.Duration(percent))
@@ -39,7 +40,8 @@ func TestTheScheduleOfTheDefaults(t *testing.T) {
 		require.Equal(t, pause, s.Again(n, 0)/time.Millisecond, "the pause after %d failures", n)
 	}
 	require.Equal(t, 166*time.Millisecond, s.Again(1e9, 0).Truncate(time.Millisecond))
-	require.Equal(t, 500*time.Millisecond, s.Again(1, 500*time.Millisecond), "as long as that one took")
+	require.Equal(t, 500*time.Millisecond, s.Again(1, 500*time.Millisecond),
+		"as long as that one took")
 	require.Equal(t, 937500*time.Microsecond, s.Again(9, time.Minute))
 	require.Equal(t, 4*time.Second, s.Next(time.Second))
 	require.True(t, s.AtRisk(6*time.Second))

@@ -125,8 +125,8 @@ func (t *Trust) Sends(now time.Time, epoch any) *Attempt {
 	return a
 }
 
-// Drop forgets an attempt that does not matter for others: etcd has certainly not carried it out and
-// never will, or it is worth what its answer says.
+// Drop forgets an attempt that does not matter for others: etcd has certainly not carried it out
+// and never will, or it is worth what its answer says.
 func (t *Trust) Drop(a *Attempt) { t.forget(func(other *Attempt) bool { return other == a }) }
 
 // forget forgets attempts.

@@ -159,7 +159,8 @@ func TestWhatARenewalLeavesBehind(t *testing.T) {
 // may carry it out.
 func TestAnAttemptMattersHoweverLongTheTTL(t *testing.T) {
 	start := time.Unix(1000, 0)
-	for _, ttl := range []time.Duration{time.Second, 7_000_000_000 * time.Second, 9_000_000_000 * time.Second} {
+	for _, ttl := range []time.Duration{time.Second, 7_000_000_000 * time.Second,
+		9_000_000_000 * time.Second} {
 		trust := New(start, ttl, func(time.Duration) time.Duration { return 0 })
 		trust.Sends(start, nil)
 		trust.Sends(start.Add(requestTimeout), nil)

@@ -31,7 +31,8 @@ func (d Door) TLS() (*tls.Config, error) {
 	if d.Certificates == nil {
 		return nil, nil
 	}
-	info := transport.TLSInfo{TrustedCAFile: d.Certificates.CA, CertFile: d.Certificates.Cert, KeyFile: d.Certificates.Key}
+	info := transport.TLSInfo{TrustedCAFile: d.Certificates.CA, CertFile: d.Certificates.Cert,
+		KeyFile: d.Certificates.Key}
 	return info.ClientConfig()
 }
 
@@ -71,7 +72,8 @@ func lonelyAuth(cfg clientv3.Config) (*clientv3.Client, error) {
 		return nil, err
 	}
 	cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainUnaryInterceptor(
-		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if method == "/etcdserverpb.Auth/Authenticate" {
 				cc = asks.ActiveConnection()
 			}

@@ -91,12 +91,15 @@ func (tr *transcript) ops(a *pb.TxnResponse) string {
 	for _, r := range a.Responses {
 		switch r := r.Response.(type) {
 		case *pb.ResponseOp_ResponseRange:
-			fmt.Fprintf(&text, " [range @%d %s]", tr.rev(r.ResponseRange.GetHeader().GetRevision()), tr.kvs(r.ResponseRange))
+			fmt.Fprintf(&text, " [range @%d %s]", tr.rev(r.ResponseRange.GetHeader().GetRevision()),
+				tr.kvs(r.ResponseRange))
 		case *pb.ResponseOp_ResponseDeleteRange:
 			fmt.Fprintf(&text, " [deleted %d @%d%s]", r.ResponseDeleteRange.Deleted,
-				tr.rev(r.ResponseDeleteRange.GetHeader().GetRevision()), tr.prevs(r.ResponseDeleteRange.PrevKvs))
+				tr.rev(r.ResponseDeleteRange.GetHeader().GetRevision()),
+				tr.prevs(r.ResponseDeleteRange.PrevKvs))
 		case *pb.ResponseOp_ResponsePut:
-			fmt.Fprintf(&text, " [put @%d prev %s]", tr.rev(r.ResponsePut.GetHeader().GetRevision()), tr.kv(r.ResponsePut.PrevKv))
+			fmt.Fprintf(&text, " [put @%d prev %s]", tr.rev(r.ResponsePut.GetHeader().GetRevision()),
+				tr.kv(r.ResponsePut.PrevKv))
 		case *pb.ResponseOp_ResponseTxn:
 			text.WriteString(" [txn " + tr.ops(r.ResponseTxn) + "]")
 		}
@@ -127,7 +130,8 @@ func (tr *transcript) say(answer any, err error) {
 		}
 	case *clientv3.LeaseGrantResponse:
 		if err == nil {
-			text = fmt.Sprintf("granted %s %d s @%d", tr.lease(int64(a.ID)), a.TTL, tr.rev(a.ResponseHeader.Revision))
+			text = fmt.Sprintf("granted %s %d s @%d", tr.lease(int64(a.ID)), a.TTL,
+				tr.rev(a.ResponseHeader.Revision))
 		}
 	case *clientv3.LeaseRevokeResponse:
 		if err == nil {
@@ -293,8 +297,10 @@ var conformance = []struct {
 		tr.say(resp, err)
 	}},
 	{"a transaction that holds", func(tr *transcript) {
-		tr.txn([]clientv3.Cmp{tr.created("k", "=", 0)}, []clientv3.Op{tr.opPut("k", "1"), tr.opGet("", prefixed)}, []clientv3.Op{tr.opGet("", prefixed)})
-		tr.txn([]clientv3.Cmp{tr.created("k", "=", 0)}, []clientv3.Op{tr.opPut("k", "2"), tr.opGet("", prefixed)}, []clientv3.Op{tr.opGet("", prefixed)})
+		tr.txn([]clientv3.Cmp{tr.created("k", "=", 0)},
+			[]clientv3.Op{tr.opPut("k", "1"), tr.opGet("", prefixed)}, []clientv3.Op{tr.opGet("", prefixed)})
+		tr.txn([]clientv3.Cmp{tr.created("k", "=", 0)},
+			[]clientv3.Op{tr.opPut("k", "2"), tr.opGet("", prefixed)}, []clientv3.Op{tr.opGet("", prefixed)})
 	}},
 	{"delete and put of two keys is one revision", func(tr *transcript) {
 		tr.put("a", "1")
@@ -326,7 +332,8 @@ var conformance = []struct {
 		tr.get("", prefixed)
 	}},
 	{"a put with a dead lease in the other branch harms nobody", func(tr *transcript) {
-		tr.txn(nil, []clientv3.Op{tr.opPut("a", "1")}, []clientv3.Op{tr.opPut("b", "1", clientv3.WithLease(12345))})
+		tr.txn(nil, []clientv3.Op{tr.opPut("a", "1")},
+			[]clientv3.Op{tr.opPut("b", "1", clientv3.WithLease(12345))})
 		tr.get("", prefixed)
 	}},
 	{"a read of the future in a transaction refuses it whole", func(tr *transcript) {
@@ -335,7 +342,8 @@ var conformance = []struct {
 	}},
 	{"comparisons with a key that is not there", func(tr *transcript) {
 		for _, cmp := range []clientv3.Cmp{
-			tr.created("k", "=", 0), tr.created("k", ">", 0), tr.created("k", "=", -1), tr.created("k", "<", 1),
+			tr.created("k", "=", 0), tr.created("k", ">", 0), tr.created("k", "=", -1),
+			tr.created("k", "<", 1),
 			clientv3.Compare(clientv3.ModRevision(tr.k("k")), "=", 0),
 			clientv3.Compare(clientv3.Version(tr.k("k")), "=", 0),
 			clientv3.Compare(clientv3.Value(tr.k("k")), "=", ""),
@@ -346,7 +354,8 @@ var conformance = []struct {
 	}},
 	{"comparisons with a range", func(tr *transcript) {
 		ask := func(cmp clientv3.Cmp) {
-			tr.txn([]clientv3.Cmp{cmp.WithPrefix()}, []clientv3.Op{tr.opGet("", prefixed, clientv3.WithCountOnly())}, nil)
+			tr.txn([]clientv3.Cmp{cmp.WithPrefix()},
+				[]clientv3.Op{tr.opGet("", prefixed, clientv3.WithCountOnly())}, nil)
 		}
 		ask(tr.created("", "=", 0))
 		ask(clientv3.Compare(clientv3.ModRevision(tr.k("")), "<", tr.base))
@@ -388,7 +397,8 @@ var conformance = []struct {
 		}
 		tr.put("c", "0")
 		for _, opts := range [][]clientv3.OpOption{
-			clientv3.WithFirstCreate(), clientv3.WithLastCreate(), clientv3.WithFirstKey(), clientv3.WithLastKey(),
+			clientv3.WithFirstCreate(), clientv3.WithLastCreate(), clientv3.WithFirstKey(),
+			clientv3.WithLastKey(),
 			clientv3.WithFirstRev(), clientv3.WithLastRev(),
 			{prefixed, clientv3.WithSort(clientv3.SortByValue, clientv3.SortDescend)},
 			{prefixed, clientv3.WithSort(clientv3.SortByVersion, clientv3.SortNone)},
@@ -421,7 +431,8 @@ var conformance = []struct {
 			}
 		}
 		// None of the reads has a put that comes last; its revision is the answer's.
-		tr.txn([]clientv3.Cmp{tr.created("d", "=", 0)}, append(readAhead(), tr.opPut("d", "d", lease)), nil)
+		tr.txn([]clientv3.Cmp{tr.created("d", "=", 0)}, append(readAhead(), tr.opPut("d", "d", lease)),
+			nil)
 		tr.get("d")
 		release := append([]clientv3.Op{tr.opDel("c")}, readAhead()...)
 		tr.txn(nil, append(release, tr.opPut("f", "f", lease)), nil)
@@ -431,7 +442,8 @@ var conformance = []struct {
 				opts := append(keys, prefixed, newest, clientv3.WithMaxCreateRev(tr.base+up))
 				for _, limit := range []int64{1, 3, 4, 5} {
 					tr.get("", append(opts, clientv3.WithLimit(limit))...)
-					tr.get("", append(opts, clientv3.WithLimit(limit), clientv3.WithRev(tr.base+6), clientv3.WithSerializable())...)
+					tr.get("", append(opts, clientv3.WithLimit(limit), clientv3.WithRev(tr.base+6),
+						clientv3.WithSerializable())...)
 				}
 			}
 		}
@@ -479,7 +491,8 @@ var conformance = []struct {
 		lease := tr.grant(3)
 		tr.put("b", "1", clientv3.WithLease(lease))
 		tr.put("a", "1", clientv3.WithLease(lease))
-		ch := tr.c.Watch(tr.ctx(), tr.k(""), prefixed, clientv3.WithCreatedNotify(), clientv3.WithFilterPut())
+		ch := tr.c.Watch(tr.ctx(), tr.k(""), prefixed, clientv3.WithCreatedNotify(),
+			clientv3.WithFilterPut())
 		tr.next(ch)
 		tr.until("a")
 		tr.next(ch)
@@ -528,7 +541,8 @@ var conformance = []struct {
 	{"a watch of deletions in a range, with a leader required", func(tr *transcript) {
 		tr.put("a", "0")
 		tr.put("b", "0")
-		ch := tr.c.Watch(clientv3.WithRequireLeader(tr.ctx()), tr.k("a"), clientv3.WithRange(tr.k("b\x00")), clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+		ch := tr.c.Watch(clientv3.WithRequireLeader(tr.ctx()), tr.k("a"),
+			clientv3.WithRange(tr.k("b\x00")), clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
 		tr.next(ch)
 		tr.put("a", "1")
 		tr.del("b")
@@ -613,7 +627,8 @@ var conformance = []struct {
 func askAll(t *testing.T, client *clientv3.Client) map[string][]string {
 	answers := make(map[string][]string)
 	for i, row := range conformance {
-		tr := &transcript{t: t, c: client, prefix: fmt.Sprintf("row%02d/", i), leases: make(map[int64]string)}
+		tr := &transcript{t: t, c: client, prefix: fmt.Sprintf("row%02d/", i),
+			leases: make(map[int64]string)}
 		now, err := client.Get(tr.ctx(), "none")
 		require.NoError(t, err)
 		tr.base = now.Header.Revision
@@ -628,7 +643,8 @@ func TestTheSimulatedEtcdsAreLikeTheRealOne(t *testing.T) {
 	endpoint, etcd, err := sim.Serve()
 	require.NoError(t, err)
 	t.Cleanup(etcd.Stop)
-	simulated, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
+	simulated, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint},
+		Logger: zap.NewNop()})
 	require.NoError(t, err)
 	t.Cleanup(func() { simulated.Close() })
 	real := askAll(t, etcdtest.Start(t, 1).Client(t))

@@ -32,7 +32,8 @@ func TestRandomCallsAreAnsweredAlike(t *testing.T) {
 	real := askAtRandom(t, etcdtest.Start(t, 1).Client(t))
 	inMemory := askAtRandom(t, etcdlocktest.New(t).Client())
 	for i := range min(len(real), len(inMemory)) {
-		require.Equal(t, real[i], inMemory[i], "answer %d: the first is the real one's\nbefore: %v", i, real[max(0, i-1)])
+		require.Equal(t, real[i], inMemory[i], "answer %d: the first is the real one's\nbefore: %v", i,
+			real[max(0, i-1)])
 	}
 	require.Len(t, inMemory, len(real))
 }
@@ -59,7 +60,8 @@ func askAtRandom(t *testing.T, client *clientv3.Client) []string {
 	now, err := client.Get(tr.ctx(), "none")
 	require.NoError(t, err)
 	tr.base = now.Header.Revision
-	d := &drawer{transcript: tr, r: rand.New(rand.NewPCG(*seed, 1)), at: tr.base, granted: []clientv3.LeaseID{1}}
+	d := &drawer{transcript: tr, r: rand.New(rand.NewPCG(*seed, 1)), at: tr.base,
+		granted: []clientv3.LeaseID{1}}
 	d.watch()
 	for range *calls {
 		d.ask()
@@ -325,7 +327,8 @@ func (d *drawer) drain(ch clientv3.WatchChan, until int64) (over bool) {
 				d.say(resp, nil)
 			}
 			for _, event := range resp.Events {
-				d.lines = append(d.lines, fmt.Sprintf("%s %s prev %s", event.Type, d.kv(event.Kv), d.kv(event.PrevKv)))
+				d.lines = append(d.lines,
+					fmt.Sprintf("%s %s prev %s", event.Type, d.kv(event.Kv), d.kv(event.PrevKv)))
 				if event.Kv.ModRevision == until {
 					return false
 				}

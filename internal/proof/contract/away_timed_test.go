@@ -128,9 +128,12 @@ func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 		},
 	}
 	for _, ttl := range []time.Duration{time.Second, 15 * time.Second} {
-		atOnce(t, len(worlds), func(i int) string { return worlds[i].name + ", TTL " + ttl.String() }, func(t *testing.T, i int) {
+		atOnce(t, len(worlds), func(i int) string {
+			return worlds[i].name + ", TTL " + ttl.String()
+		}, func(t *testing.T, i int) {
 			w := worlds[i]
-			client, err := clientv3.New(clientv3.Config{Endpoints: []string{w.endpoint}, TLS: w.tls, Logger: zap.NewNop(), DialOptions: w.options})
+			client, err := clientv3.New(clientv3.Config{Endpoints: []string{w.endpoint}, TLS: w.tls,
+				Logger: zap.NewNop(), DialOptions: w.options})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, client.Close()) }()
 			if w.fails { // however busy the machine is, gRPC then knows why before a call asks
@@ -185,7 +188,8 @@ func TestAShortWaitForARefusedEtcdIsToldTheReason(t *testing.T) {
 	etcdtest.VerifyNoLeaks(t)
 	refused := listen(t)
 	refused.Close()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{refused.Addr().String()}, Logger: zap.NewNop()})
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{refused.Addr().String()},
+		Logger: zap.NewNop()})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, client.Close()) }()
 	for name, try := range map[string]func(*etcdlock.Mutex, context.Context) error{
@@ -198,7 +202,9 @@ func TestAShortWaitForARefusedEtcdIsToldTheReason(t *testing.T) {
 		err = try(mu, ctx)
 		require.ErrorIs(t, err, etcdlock.ErrUnavailable, name)
 		require.ErrorIs(t, err, context.DeadlineExceeded, name)
-		require.Regexp(t, `^etcdlock: lock "n": no answer from etcd: .*connection refused.*: context deadline exceeded$`, err.Error())
+		require.Regexp(t,
+			`^etcdlock: lock "n": no answer from etcd: .*connection refused.*: context deadline exceeded$`,
+			err.Error())
 		_ = mu.Close(ctx)
 	}
 }
@@ -222,13 +228,15 @@ func tlsServer(t *testing.T) string {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	cert := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "etcd"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "etcd"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
 	require.NoError(t, err)
 	l := tls.NewListener(listen(t), &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, NextProtos: []string{"h2"},
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		NextProtos:   []string{"h2"},
 	})
 	done := make(chan struct{})
 	t.Cleanup(func() { _ = l.Close(); <-done })

@@ -102,7 +102,8 @@ func BenchmarkMutex(b *testing.B) {
 	// from memory.
 	b.Run("without etcd", func(b *testing.B) {
 		etcd := &instantEtcd{}
-		s, err := etcdlock.NewSession(&clientv3.Client{KV: etcd, Lease: instantLease{}, Watcher: noWatcher{}}, etcdlock.WithTTL(time.Hour))
+		s, err := etcdlock.NewSession(&clientv3.Client{KV: etcd, Lease: instantLease{},
+			Watcher: noWatcher{}}, etcdlock.WithTTL(time.Hour))
 		require.NoError(b, err)
 		b.Cleanup(func() { _ = s.Close(context.Background()) })
 		mu, err := s.Mutex("x")
@@ -149,7 +150,8 @@ func newBenchSession(b *testing.B, cluster *etcdtest.Cluster) *benchSession {
 
 // another returns a Session with a client of its own.
 func (s *benchSession) another(b *testing.B) *etcdlock.Session {
-	session, err := etcdlock.NewSession(s.cluster.Client(b, contract.With(s.counter)), etcdlock.WithTTL(time.Minute))
+	session, err := etcdlock.NewSession(s.cluster.Client(b, contract.With(s.counter)),
+		etcdlock.WithTTL(time.Minute))
 	require.NoError(b, err)
 	b.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), contract.Patience)
@@ -269,10 +271,14 @@ func (instantLease) Grant(_ context.Context, ttl int64) (*clientv3.LeaseGrantRes
 	return &clientv3.LeaseGrantResponse{ID: instantID, TTL: ttl}, nil
 }
 
-func (instantLease) TimeToLive(context.Context, clientv3.LeaseID, ...clientv3.LeaseOption) (*clientv3.LeaseTimeToLiveResponse, error) {
+func (instantLease) TimeToLive(
+	context.Context, clientv3.LeaseID, ...clientv3.LeaseOption,
+) (*clientv3.LeaseTimeToLiveResponse, error) {
 	return nil, context.DeadlineExceeded // the keys of the benchmark are nowhere
 }
 
-func (instantLease) Revoke(context.Context, clientv3.LeaseID) (*clientv3.LeaseRevokeResponse, error) {
+func (instantLease) Revoke(
+	context.Context, clientv3.LeaseID,
+) (*clientv3.LeaseRevokeResponse, error) {
 	return &clientv3.LeaseRevokeResponse{}, nil
 }

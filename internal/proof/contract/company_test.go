@@ -21,8 +21,11 @@ import (
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
-// waitsBehind has a call wait in the line of "a", behind the holder's key, and returns when it does.
-func waitsBehind(t *testing.T, client *clientv3.Client, key string, lock func() error) <-chan error {
+// waitsBehind has a call wait in the line of "a", behind the holder's key, and returns when it
+// does.
+func waitsBehind(
+	t *testing.T, client *clientv3.Client, key string, lock func() error,
+) <-chan error {
 	t.Helper()
 	waited := contract.Async(lock)
 	line := contract.WaitForLine(t, client, "a", 2)
@@ -205,7 +208,8 @@ func TestEtcdsOwnMutexKeepsThisOneOut(t *testing.T) {
 	require.Equal(t, 1, locked.Ahead)
 	after, err := client.Get(ctx, "a")
 	require.NoError(t, err)
-	require.Equal(t, before.Header.Revision, after.Header.Revision, "TryLock of a taken name writes nothing")
+	require.Equal(t, before.Header.Revision, after.Header.Revision,
+		"TryLock of a taken name writes nothing")
 
 	waited := waitsBehind(t, client, theirs.Key(), func() error { return mu.Lock(ctx) })
 	require.NoError(t, theirs.Unlock(ctx))
@@ -313,7 +317,9 @@ func TestAMixedLineIsServedFirstComeFirstServed(t *testing.T) {
 
 // tenant is a cluster with auth, and a user "tenant" who may read and write below
 // "mine/", read below "shown/" and write below "dropped/", and nothing else.
-func tenant(t *testing.T) (root, client *clientv3.Client, counter *contract.Counter, faults *etcdtest.Faults) {
+func tenant(
+	t *testing.T,
+) (root, client *clientv3.Client, counter *contract.Counter, faults *etcdtest.Faults) {
 	t.Helper()
 	cluster := etcdtest.Start(t, 1)
 	ctx := t.Context()
@@ -389,7 +395,8 @@ func TestOutsideOfItsRoleEveryCallIsRefusedAtOnce(t *testing.T) {
 	mu := contract.MutexOf(t, s, "mine")
 	require.NoError(t, mu.Lock(ctx))
 	lease := s.Lease()
-	puts := faults.Inject(etcdtest.Delay("Txn", 1).When(etcdtest.Puts)) // a Txn also reads a hold that lasts
+	// a Txn also reads a hold that lasts
+	puts := faults.Inject(etcdtest.Delay("Txn", 1).When(etcdtest.Puts))
 	for about, name := range map[string]string{
 		"no permission at all":             "theirs",
 		"permission for its beginning":     "mine2",
@@ -407,7 +414,8 @@ func TestOutsideOfItsRoleEveryCallIsRefusedAtOnce(t *testing.T) {
 				err := lock(contract.MutexOf(t, s, name))
 				require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 				require.NotErrorIs(t, err, etcdlock.ErrLocked)
-				require.EqualError(t, err, fmt.Sprintf("etcdlock: lock %q: etcdserver: permission denied", name))
+				require.EqualError(t, err,
+					fmt.Sprintf("etcdlock: lock %q: etcdserver: permission denied", name))
 				require.Equal(t, before+1, puts.Strikes(), "it is not tried again")
 				left, err := root.Get(ctx, name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
 				require.NoError(t, err)
@@ -439,7 +447,8 @@ func TestAPermissionThatIsGrantedLaterIsUsed(t *testing.T) {
 	ctx := contract.Patient(t)
 	mu := contract.NewMutex(t, client, "theirs")
 	require.ErrorIs(t, mu.Lock(ctx), rpctypes.ErrPermissionDenied)
-	_, err := root.RoleGrantPermission(ctx, "tenant", "theirs/", clientv3.GetPrefixRangeEnd("theirs/"), clientv3.PermissionType(clientv3.PermReadWrite))
+	_, err := root.RoleGrantPermission(ctx, "tenant", "theirs/", clientv3.GetPrefixRangeEnd("theirs/"),
+		clientv3.PermissionType(clientv3.PermReadWrite))
 	require.NoError(t, err)
 	require.NoError(t, mu.Lock(ctx))
 	stillHolds(t, client, mu)
@@ -470,17 +479,20 @@ func TestTheStoredValueIsJSONForPeople(t *testing.T) {
 			since, ok := value["since"].(string)
 			require.True(t, ok)
 			delete(value, "since")
-			require.Equal(t, map[string]any{"owner": owner, "host": host, "pid": float64(os.Getpid())}, value)
+			require.Equal(t, map[string]any{"owner": owner, "host": host, "pid": float64(os.Getpid())},
+				value)
 			at, err := time.Parse(time.RFC3339Nano, since)
 			require.NoError(t, err)
 			require.True(t, strings.HasSuffix(since, "Z"), "%s is in UTC", since)
-			require.False(t, at.Before(started.Round(0)) || at.After(got.Round(0)), "%v, not in [%v, %v]", at, started, got)
+			require.False(t, at.Before(started.Round(0)) || at.After(got.Round(0)), "%v, not in [%v, %v]",
+				at, started, got)
 			require.NotZero(t, at.Nanosecond())
 
 			line, err := etcdlock.Contenders(ctx, client, "a")
 			require.NoError(t, err)
 			require.Equal(t, []etcdlock.Contender{{
-				Name: "a", Key: mu.Key(), Owner: owner, Host: host, PID: os.Getpid(), Token: mu.Token(), Lease: clientv3.LeaseID(resp.Kvs[0].Lease), Since: at,
+				Name: "a", Key: mu.Key(), Owner: owner, Host: host, PID: os.Getpid(), Token: mu.Token(),
+				Lease: clientv3.LeaseID(resp.Kvs[0].Lease), Since: at,
 				Mode: "exclusive", Holds: true, Self: true,
 			}}, line)
 			require.NoError(t, mu.Unlock(ctx))
@@ -544,7 +556,8 @@ func TestHoldersAreThoseWhoseNamesBeginWithThePrefix(t *testing.T) {
 	keys := map[string]string{} // of the holders, by name
 	s := contract.NewSession(t, client)
 	nested := "ord/" + uuid.NewString()
-	for _, name := range []string{"ord", "order", "orders/1", "orders/10", "orders/2", "orders", "users/1", "/odd", nested} {
+	for _, name := range []string{"ord", "order", "orders/1", "orders/10", "orders/2", "orders",
+		"users/1", "/odd", nested} {
 		mu := contract.MutexOf(t, s, name)
 		require.NoError(t, mu.Lock(ctx))
 		t.Cleanup(func() { require.NoError(t, mu.Unlock(context.Background())) })
@@ -629,7 +642,8 @@ func TestBreakOfAWaiterSendsItToTheEndOfTheLine(t *testing.T) {
 	t.Parallel()
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
-	mu, broken, behind := contract.NewMutex(t, client, "a"), contract.NewMutex(t, client, "a"), contract.NewMutex(t, client, "a")
+	mu, broken, behind := contract.NewMutex(t, client, "a"), contract.NewMutex(t, client, "a"),
+		contract.NewMutex(t, client, "a")
 	require.NoError(t, mu.Lock(ctx))
 	brokenWaited := contract.Async(func() error { return broken.Lock(ctx) })
 	contract.WaitForLine(t, client, "a", 2)

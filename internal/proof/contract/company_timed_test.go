@@ -47,7 +47,8 @@ func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
 
 			ctx := contract.Patient(t)
 			s := contract.NewSession(t, inside, etcdlock.WithTTL(ttl))
-			mu, other := contract.MutexOf(t, s, "a"), contract.NewMutex(t, inside, "a", etcdlock.WithTTL(ttl))
+			mu, other := contract.MutexOf(t, s, "a"),
+				contract.NewMutex(t, inside, "a", etcdlock.WithTTL(ttl))
 			require.NoError(t, mu.Lock(ctx))
 			began, lease, hold := time.Now(), s.Lease(), mu.Context(ctx)
 			raw, err := outside.Get(ctx, "tenant-7/"+mu.Key())
@@ -95,7 +96,8 @@ func TestWhatUsersAttachToTheLeaseIsTheirs(t *testing.T) {
 	mu := contract.MutexOf(t, s, "a")
 	require.NoError(t, mu.Lock(ctx))
 	lease := s.Lease()
-	keys := []string{"a/config", "config", "members/api-7", "shards/0", "0", "shards/10", "a/sub/", "/"}
+	keys := []string{"a/config", "config", "members/api-7", "shards/0", "0", "shards/10",
+		"a/sub/", "/"}
 	for _, key := range keys {
 		putKey(t, client, key, lease)
 	}

@@ -16,7 +16,8 @@ func TestHeaderRevisionDoesNotCompareWithTokens(t *testing.T) {
 	t.Parallel()
 	ctx := contract.Patient(t)
 	client := etcdtest.Start(t, 1).Client(t)
-	first, theirs, ours := contract.NewMutex(t, client, "a"), etcdsMutex(t, client, "a"), contract.NewMutex(t, client, "a")
+	first, theirs, ours := contract.NewMutex(t, client, "a"), etcdsMutex(t, client, "a"),
+		contract.NewMutex(t, client, "a")
 	require.NoError(t, first.Lock(ctx))
 	theirsIn := contract.Async(func() error { return theirs.Lock(ctx) })
 	contract.WaitForLine(t, client, "a", 2)

@@ -61,7 +61,8 @@ func TestClosingIsNoWarning(t *testing.T) {
 		l.client = etcdtest.Start(t, 1).Client(t, func(cfg *clientv3.Config) {
 			cfg.Logger = zap.New(core)
 			cfg.DialOptions = append(cfg.DialOptions, grpc.WithChainUnaryInterceptor(
-				func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+					invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 					if path.Base(method) == "LeaseTimeToLive" && l.armed.Load() {
 						l.begun <- struct{}{}
 						<-l.goesOn

@@ -140,7 +140,8 @@ func TestAWaitThatEndsTellsWhatItWaitedFor(t *testing.T) {
 			text: "closed", is: []error{etcdlock.ErrClosed},
 		},
 	}
-	for where, sameSession := range map[string]bool{"across Sessions": false, "in the local line": true} {
+	for where, sameSession := range map[string]bool{"across Sessions": false,
+		"in the local line": true} {
 		t.Run(where, func(t *testing.T) {
 			t.Parallel()
 			l := newLine(t, sameSession)
@@ -182,7 +183,8 @@ func requireThird(t *testing.T, l line, err error) {
 
 func TestTryLockTellsHowManyStandBefore(t *testing.T) {
 	t.Parallel()
-	for where, sameSession := range map[string]bool{"across Sessions": false, "in the local line": true} {
+	for where, sameSession := range map[string]bool{"across Sessions": false,
+		"in the local line": true} {
 		t.Run(where, func(t *testing.T) {
 			l := newLine(t, sameSession)
 			err := contract.MutexOf(t, l.third, "orders/42").TryLock(t.Context())
@@ -229,7 +231,9 @@ func TestAPlaceBehindALocalWaiterCountsBothLines(t *testing.T) {
 
 // queueAs makes a Mutex of s wait for "orders/42". It returns once that waits behind ahead
 // others.
-func queueAs(ctx context.Context, t *testing.T, s *etcdlock.Session, ahead int) (waited <-chan error) {
+func queueAs(
+	ctx context.Context, t *testing.T, s *etcdlock.Session, ahead int,
+) (waited <-chan error) {
 	t.Helper()
 	queued := make(chan int, 1)
 	mu := contract.MutexOf(t, s, "orders/42", etcdlock.WithTrace(&etcdlock.Trace{
@@ -276,7 +280,8 @@ func TestAForeignHolderIsNamedByItsKey(t *testing.T) {
 	require.EqualError(t, err, fmt.Sprintf("etcdlock: lock \"orders/42\": held by %q", key))
 	locked, ok := errors.AsType[*etcdlock.LockedError](err)
 	require.True(t, ok)
-	want := etcdlock.Contender{Name: "orders/42", Key: key, Token: put.Header.Revision, Lease: lease.ID, Mode: "exclusive", Holds: true}
+	want := etcdlock.Contender{Name: "orders/42", Key: key, Token: put.Header.Revision,
+		Lease: lease.ID, Mode: "exclusive", Holds: true}
 	require.Equal(t, &etcdlock.LockedError{Name: "orders/42", Holder: want, Ahead: 1}, locked)
 }
 
@@ -312,7 +317,10 @@ func TestAWaitForEtcdTellsTheCauseAndEtcdsLastError(t *testing.T) {
 				told := make(chan struct{}) // an attempt had no answer
 				tell := sync.OnceFunc(func() { close(told) })
 				mu := contract.NewMutex(t, client, "a", etcdlock.WithTTL(2*time.Second),
-					etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(_ context.Context, _ etcdlock.UnavailableEvent) { tell() }}))
+					etcdlock.WithTrace(&etcdlock.Trace{Unavailable: func(_ context.Context,
+						_ etcdlock.UnavailableEvent) {
+						tell()
+					}}))
 				down := faults.Inject(c.fault)
 				t.Cleanup(down.Heal)
 				// The answer to an audit of the lease's keys would end the silence after it
@@ -346,7 +354,8 @@ func TestALockOfAClosedClientSaysSo(t *testing.T) {
 	client := etcdtest.Start(t, 1).Client(t)
 	mu := contract.NewMutex(t, client, "a")
 	require.NoError(t, client.Close())
-	for op, lock := range map[string]func(context.Context) error{"Lock": mu.Lock, "TryLock": mu.TryLock} {
+	for op, lock := range map[string]func(context.Context) error{"Lock": mu.Lock,
+		"TryLock": mu.TryLock} {
 		err := lock(t.Context())
 		require.EqualError(t, err, `etcdlock: lock "a": the etcd client is closed`, op)
 		contract.RequireIs(t, err)
@@ -432,7 +441,9 @@ func TestTheErrorsOfALoss(t *testing.T) {
 			contract.RequireIs(t, err, etcdlock.ErrLost, reason)
 			requireLoss(t, err, token)
 			require.NoError(t, mu.Do(ctx, func(context.Context) error { return nil }))
-			require.Equal(t, full, mu.Do(ctx, func(context.Context) error { return full }), "fn's error as it is")
+			require.Equal(t, full, mu.Do(ctx, func(context.Context) error {
+				return full
+			}), "fn's error as it is")
 		})
 	}
 }
@@ -513,7 +524,9 @@ func TestTheErrorsOfAReleaseThatIsNotConfirmed(t *testing.T) {
 		defer cancel()
 		lost := faults.Inject(etcdtest.SwallowRequest("Txn").When(etcdtest.Deletes))
 		defer lost.Heal()
-		done := contract.Async(func() error { return mu.Do(ctx, func(context.Context) error { return full }) })
+		done := contract.Async(func() error {
+			return mu.Do(ctx, func(context.Context) error { return full })
+		})
 		lost.Await(1)
 		cancel()
 		err := <-done
@@ -548,7 +561,8 @@ func TestARefusalIsEtcdsOwnError(t *testing.T) {
 	contract.VerifyClean(t, client, "")
 	mu := contract.NewMutex(t, client, "a")
 	for _, method := range []string{"LeaseGrant", "Txn"} {
-		for op, lock := range map[string]func(context.Context) error{"Lock": mu.Lock, "TryLock": mu.TryLock} {
+		for op, lock := range map[string]func(context.Context) error{"Lock": mu.Lock,
+			"TryLock": mu.TryLock} {
 			t.Run(method+" of "+op, func(t *testing.T) {
 				refused := faults.Inject(etcdtest.DropRequest(method, codes.PermissionDenied))
 				defer refused.Heal()

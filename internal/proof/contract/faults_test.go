@@ -67,7 +67,9 @@ func TestUnlockAfterLossLeavesTheNewHolderAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	for _, wait := range []bool{true, false} { // until a knows
-		atOnce(t, len(takings), func(i int) string { return fmt.Sprintf("%s, a knows: %t", takings[i].name, wait) },
+		atOnce(t, len(takings), func(i int) string {
+			return fmt.Sprintf("%s, a knows: %t", takings[i].name, wait)
+		},
 			func(t *testing.T, i int) {
 				c := w.contest(t, fmt.Sprintf("taken/%d/%t", i, wait))
 				a, b := c.party("a", longTTL), c.party("b", longTTL)
@@ -187,7 +189,9 @@ func TestALateRequestLeavesNoGhost(t *testing.T) {
 		{codes.Unavailable, true, true}, {codes.DeadlineExceeded, true, true},
 		{codes.Unavailable, false, false}, {codes.DeadlineExceeded, false, false}, {codes.Unavailable, true, false},
 	}
-	atOnce(t, len(rows), func(i int) string { return fmt.Sprintf("%+v", rows[i]) }, func(t *testing.T, i int) {
+	atOnce(t, len(rows), func(i int) string {
+		return fmt.Sprintf("%+v", rows[i])
+	}, func(t *testing.T, i int) {
 		c := w.contest(t, fmt.Sprintf("ghost/%d", i))
 		a, b := c.party("a", longTTL), c.party("b", longTTL)
 		a.locksAnother()
@@ -207,7 +211,8 @@ func TestALateRequestLeavesNoGhost(t *testing.T) {
 			a.unlocks()
 		}
 		require.Positive(t, late.Strikes())
-		puts := w.admin.Watch(bounded(t), c.name+"/", clientv3.WithPrefix(), clientv3.WithFilterDelete(), clientv3.WithCreatedNotify())
+		puts := w.admin.Watch(bounded(t), c.name+"/", clientv3.WithPrefix(), clientv3.WithFilterDelete(),
+			clientv3.WithCreatedNotify())
 		<-puts
 		late.Heal()
 		if rows[i].another { // the lease lives, so the request applies
@@ -264,7 +269,9 @@ func TestALateReleaseTouchesNoLaterHold(t *testing.T) {
 func TestAReleaseThatQueuesTheNextOneMayGetLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	atOnce(t, 2*len(lossy), func(i int) string { return fmt.Sprintf("%s, b waits too: %t", lossy[i/2].name, i%2 == 1) },
+	atOnce(t, 2*len(lossy), func(i int) string {
+		return fmt.Sprintf("%s, b waits too: %t", lossy[i/2].name, i%2 == 1)
+	},
 		func(t *testing.T, i int) {
 			row := lossy[i/2]
 			c := w.contest(t, fmt.Sprintf("handover/%d", i))

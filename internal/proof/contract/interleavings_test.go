@@ -25,7 +25,9 @@ type laggingWatcher struct {
 	heard chan struct{} // gets a value when an event was taken
 }
 
-func (w laggingWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+func (w laggingWatcher) Watch(
+	ctx context.Context, key string, opts ...clientv3.OpOption,
+) clientv3.WatchChan {
 	events := w.Watcher.Watch(ctx, key, append(opts, clientv3.WithRev(w.now))...)
 	passedOn := make(chan clientv3.WatchResponse)
 	go func() {
@@ -195,7 +197,8 @@ func TestAHoldWhoseKeyWasPutAgainByALateRequestIsLost(t *testing.T) {
 	stored, err := client.Get(t.Context(), mu.Key())
 	require.NoError(t, err)
 	require.NoError(t, etcdlock.Break(t.Context(), client, line[0]))
-	_, err = client.Put(t.Context(), line[0].Key, string(stored.Kvs[0].Value), clientv3.WithLease(line[0].Lease))
+	_, err = client.Put(t.Context(), line[0].Key, string(stored.Kvs[0].Value),
+		clientv3.WithLease(line[0].Lease))
 	require.NoError(t, err)
 	<-ctx.Done()
 	require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrLost)

@@ -79,7 +79,9 @@ func TestAWaiterThatIsFirstWithoutAKeyDoesNotEnter(t *testing.T) {
 	w := newWorld(t, 1)
 	ways := []string{"together", "waiter first", "holder unlocks"}
 	const runs = 5
-	atOnce(t, runs*len(ways), func(i int) string { return ways[i%len(ways)] }, func(t *testing.T, i int) {
+	atOnce(t, runs*len(ways), func(i int) string {
+		return ways[i%len(ways)]
+	}, func(t *testing.T, i int) {
 		c := w.contest(t, "both/"+t.Name())
 		h, second, third := c.party("h", longTTL), c.party("w", longTTL), c.party("x", longTTL)
 		h.locks()

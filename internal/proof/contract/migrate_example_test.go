@@ -49,7 +49,9 @@ func sellBefore(ctx context.Context, client *clientv3.Client, sell sale) error {
 // createRevision returns a token of a concurrency.Mutex that compares with the tokens of
 // etcdlock. Its Header().Revision does not: it may be later than the create revision of a
 // key that stands behind it in the line.
-func createRevision(ctx context.Context, client *clientv3.Client, mu *concurrency.Mutex) (int64, error) {
+func createRevision(
+	ctx context.Context, client *clientv3.Client, mu *concurrency.Mutex,
+) (int64, error) {
 	resp, err := client.Get(ctx, mu.Key())
 	if err != nil {
 		return 0, err
@@ -94,7 +96,8 @@ func Example_migration() {
 	}
 	var callers sync.WaitGroup
 	for range 10 {
-		for _, call := range []func(context.Context, *clientv3.Client, sale) error{sellBefore, sellAfter} {
+		for _, call := range []func(context.Context, *clientv3.Client, sale) error{sellBefore,
+			sellAfter} {
 			callers.Go(func() {
 				if err := call(ctx, client, sell); err != nil {
 					log.Print(err)
@@ -121,7 +124,9 @@ func priceBefore(session *concurrency.Session, read func() (int, error)) (int, e
 	return read()
 }
 
-func priceAfter(ctx context.Context, prices *etcdlock.RWMutex, read func() (int, error)) (cents int, err error) {
+func priceAfter(
+	ctx context.Context, prices *etcdlock.RWMutex, read func() (int, error),
+) (cents int, err error) {
 	err = prices.RDo(ctx, func(ctx context.Context) error {
 		if cents, err = read(); err != nil {
 			return err

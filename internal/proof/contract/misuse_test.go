@@ -120,7 +120,10 @@ func TestABadNameIsAnErrorOfTheConstructor(t *testing.T) {
 		for by, build := range map[string]func() error{
 			"New":           func() error { _, err := etcdlock.New(client, n.name); return err },
 			"Session.Mutex": func() error { _, err := s.Mutex(n.name); return err },
-			"Contenders":    func() error { _, err := etcdlock.Contenders(t.Context(), client, n.name); return err },
+			"Contenders": func() error {
+				_, err := etcdlock.Contenders(t.Context(), client, n.name)
+				return err
+			},
 		} {
 			refusals = append(refusals, refusal{name: n.about + " for " + by, try: build, says: n.says})
 		}
@@ -230,11 +233,20 @@ func TestABadOptionIsAnErrorOfTheConstructor(t *testing.T) {
 	var refusals []refusal
 	for _, c := range cases {
 		refusals = append(refusals,
-			refusal{c.name + " for New", func() error { _, err := etcdlock.New(client, "a", c.opts...); return err }, c.says, nil},
-			refusal{c.name + " for NewSession", func() error { _, err := etcdlock.NewSession(client, c.opts...); return err }, c.says, nil})
+			refusal{c.name + " for New", func() error {
+				_, err := etcdlock.New(client, "a", c.opts...)
+				return err
+			}, c.says, nil},
+			refusal{c.name + " for NewSession", func() error {
+				_, err := etcdlock.NewSession(client, c.opts...)
+				return err
+			}, c.says, nil})
 		if of, are := ofLocks(c.opts); are {
 			refusals = append(refusals, refusal{
-				c.name + " for Session.Mutex", func() error { _, err := s.Mutex("a", of...); return err }, c.says, nil,
+				c.name + " for Session.Mutex", func() error {
+					_, err := s.Mutex("a", of...)
+					return err
+				}, c.says, nil,
 			})
 		}
 	}
@@ -244,8 +256,14 @@ func TestABadOptionIsAnErrorOfTheConstructor(t *testing.T) {
 	} {
 		says := []string{name, "not for a Semaphore"}
 		refusals = append(refusals,
-			refusal{name + " for NewSemaphore", func() error { _, err := etcdlock.NewSemaphore(client, "a", 1, option); return err }, says, nil},
-			refusal{name + " for Session.Semaphore", func() error { _, err := s.Semaphore("a", 1, option); return err }, says, nil})
+			refusal{name + " for NewSemaphore", func() error {
+				_, err := etcdlock.NewSemaphore(client, "a", 1, option)
+				return err
+			}, says, nil},
+			refusal{name + " for Session.Semaphore", func() error {
+				_, err := s.Semaphore("a", 1, option)
+				return err
+			}, says, nil})
 		as, err := etcdlock.NewSession(client, option)
 		require.NoError(t, err, "a default")
 		_, err = as.Semaphore("a", 1)
@@ -275,7 +293,8 @@ func TestAnOptionAtItsLimitWorks(t *testing.T) {
 			client, _ := countedWorld(t)
 			ctx := contract.Patient(t)
 			mu := contract.NewMutex(t, client, "a", opts...)
-			for op, lock := range map[string]func(context.Context) error{"TryLock": mu.TryLock, "Lock": mu.Lock} {
+			for op, lock := range map[string]func(context.Context) error{"TryLock": mu.TryLock,
+				"Lock": mu.Lock} {
 				require.NoError(t, lock(ctx), op)
 				stillHolds(t, client, mu)
 				require.NoError(t, mu.Unlock(ctx), op)
@@ -289,7 +308,8 @@ func TestATTLIsRoundedUpToWholeSeconds(t *testing.T) {
 	client, _ := countedWorld(t)
 	const second = time.Second
 	for asked, want := range map[time.Duration]time.Duration{
-		1: second, second: second, second + 1: 2 * second, 2500 * time.Millisecond: 3 * second, 0: 15 * second,
+		1: second, second: second, second + 1: 2 * second, 2500 * time.Millisecond: 3 * second,
+		0: 15 * second,
 	} {
 		t.Run(asked.String(), func(t *testing.T) {
 			granted := make(chan time.Duration, 10)
@@ -571,7 +591,9 @@ func TestAClosedMutexSaysSo(t *testing.T) {
 			"after a hold": func(t *testing.T, mu *etcdlock.Mutex) {
 				require.NoError(t, mu.Do(t.Context(), func(context.Context) error { return nil }))
 			},
-			"while held": func(t *testing.T, mu *etcdlock.Mutex) { require.NoError(t, mu.Lock(t.Context())) },
+			"while held": func(t *testing.T, mu *etcdlock.Mutex) {
+				require.NoError(t, mu.Lock(t.Context()))
+			},
 		} {
 			t.Run(how+" "+when, func(t *testing.T) {
 				client, counter := countedWorld(t)
@@ -594,7 +616,8 @@ func TestAClosedMutexSaysSo(t *testing.T) {
 					{"Unlock", func() error { return mu.Unlock(ctx) }, []string{`"a"`}, etcdlock.ErrNotHeld},
 				}
 				if c.mutexAgain != nil {
-					refusals = append(refusals, refusal{"Session.Mutex", c.mutexAgain, []string{`"a"`}, etcdlock.ErrClosed})
+					refusals = append(refusals,
+						refusal{"Session.Mutex", c.mutexAgain, []string{`"a"`}, etcdlock.ErrClosed})
 				}
 				beforeClose := counter.Counts()
 				checkRefusals(t, counter, refusals)
@@ -660,7 +683,8 @@ func TestLockWithAContextOfItsOwnHoldIsADeadlock(t *testing.T) {
 	client, counter := countedWorld(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client)
-	mu, twin, other := contract.MutexOf(t, s, "a"), contract.MutexOf(t, s, "a"), contract.MutexOf(t, s, "b")
+	mu, twin, other := contract.MutexOf(t, s, "a"), contract.MutexOf(t, s, "a"),
+		contract.MutexOf(t, s, "b")
 	require.NoError(t, mu.Lock(ctx))
 	token := mu.Token()
 	says := []string{`"a"`}
@@ -668,10 +692,18 @@ func TestLockWithAContextOfItsOwnHoldIsADeadlock(t *testing.T) {
 	for about, from := range contextsFrom(t, mu.Context(ctx)) {
 		refusals = append(refusals,
 			refusal{"Lock with " + about, func() error { return mu.Lock(from) }, says, etcdlock.ErrDeadlock},
-			refusal{"TryLock with " + about, func() error { return mu.TryLock(from) }, says, etcdlock.ErrDeadlock},
-			refusal{"Do with " + about, func() error { return mu.Do(from, nothing(t)) }, says, etcdlock.ErrDeadlock},
-			refusal{"TryDo with " + about, func() error { return mu.TryDo(from, nothing(t)) }, says, etcdlock.ErrDeadlock},
-			refusal{"another Mutex of the name with " + about, func() error { return twin.Lock(from) }, says, etcdlock.ErrDeadlock})
+			refusal{"TryLock with " + about, func() error {
+				return mu.TryLock(from)
+			}, says, etcdlock.ErrDeadlock},
+			refusal{"Do with " + about, func() error {
+				return mu.Do(from, nothing(t))
+			}, says, etcdlock.ErrDeadlock},
+			refusal{"TryDo with " + about, func() error {
+				return mu.TryDo(from, nothing(t))
+			}, says, etcdlock.ErrDeadlock},
+			refusal{"another Mutex of the name with " + about, func() error {
+				return twin.Lock(from)
+			}, says, etcdlock.ErrDeadlock})
 	}
 	checkRefusals(t, counter, refusals)
 	stillHolds(t, client, mu)
@@ -738,13 +770,15 @@ func TestReentrancyGoesByTheContextAlone(t *testing.T) {
 	require.NoError(t, mu.Lock(ctx))
 	require.ErrorIs(t, mu.TryLock(ctx), etcdlock.ErrLocked, "another context is another caller")
 	other := contract.NewMutex(t, client, "a", etcdlock.WithReentrancy())
-	require.ErrorIs(t, other.TryLock(mu.Context(ctx)), etcdlock.ErrLocked, "another Session is another holder")
+	require.ErrorIs(t, other.TryLock(mu.Context(ctx)), etcdlock.ErrLocked,
+		"another Session is another holder")
 	require.NoError(t, mu.Unlock(ctx))
 }
 
 func TestAHoldMayBeNestedInByAnotherMutexOfTheSession(t *testing.T) {
 	t.Parallel()
-	for order, unlockFirst := range map[string]int{"the inner one unlocks first": 1, "the outer one unlocks first": 0} {
+	for order, unlockFirst := range map[string]int{"the inner one unlocks first": 1,
+		"the outer one unlocks first": 0} {
 		t.Run(order, func(t *testing.T) {
 			client, _ := countedWorld(t)
 			ctx := contract.Patient(t)
@@ -774,7 +808,8 @@ func TestReentrancyIsTheOptionOfTheOneThatNests(t *testing.T) {
 	client, _ := countedWorld(t)
 	ctx := contract.Patient(t)
 	s := contract.NewSession(t, client)
-	plain, reentrant := contract.MutexOf(t, s, "a"), contract.MutexOf(t, s, "a", etcdlock.WithReentrancy())
+	plain, reentrant := contract.MutexOf(t, s, "a"),
+		contract.MutexOf(t, s, "a", etcdlock.WithReentrancy())
 	require.NoError(t, reentrant.Lock(ctx))
 	require.ErrorIs(t, plain.Lock(reentrant.Context(ctx)), etcdlock.ErrDeadlock)
 	require.NoError(t, reentrant.Unlock(ctx))
@@ -873,8 +908,10 @@ func TestBreakOfNoContenderIsAnError(t *testing.T) {
 	// What etcd refuses comes back as an error of a bearable length.
 	huge := strings.Repeat("k", 3<<20)
 	for about, err := range map[string]error{
-		"a key of 3 MiB":    etcdlock.Break(ctx, client, etcdlock.Contender{Name: "a", Key: huge, Token: 1}),
-		"a name of 3 MiB":   etcdlock.Break(ctx, client, etcdlock.Contender{Name: huge, Key: huge, Token: 1}),
+		"a key of 3 MiB": etcdlock.Break(ctx, client,
+			etcdlock.Contender{Name: "a", Key: huge, Token: 1}),
+		"a name of 3 MiB": etcdlock.Break(ctx, client,
+			etcdlock.Contender{Name: huge, Key: huge, Token: 1}),
 		"a prefix of 3 MiB": func() error { _, err := etcdlock.Holders(ctx, client, huge); return err }(),
 	} {
 		require.Error(t, err, about)

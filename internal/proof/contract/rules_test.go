@@ -44,7 +44,8 @@ var rules = map[int]rule{
 	4: {
 		says: "goroutines exclude each other as processes do; a Session has one key per name",
 		rows: []string{
-			"TestGoroutinesExcludeEachOtherAsProcessesDo", "TestReleaseAndNextPlaceInASessionAreOneTransaction",
+			"TestGoroutinesExcludeEachOtherAsProcessesDo",
+			"TestReleaseAndNextPlaceInASessionAreOneTransaction",
 		},
 	},
 	5: {
@@ -111,8 +112,9 @@ var rules = map[int]rule{
 		},
 	},
 	16: {
-		says:  "a role on the prefix is enough, and what it forbids is refused at once",
-		tests: []func(*testing.T){TestARoleOnThePrefixIsEnough, TestOutsideOfItsRoleEveryCallIsRefusedAtOnce},
+		says: "a role on the prefix is enough, and what it forbids is refused at once",
+		tests: []func(*testing.T){TestARoleOnThePrefixIsEnough,
+			TestOutsideOfItsRoleEveryCallIsRefusedAtOnce},
 	},
 	17: {
 		says:  "the value of a key is JSON for people",
@@ -196,7 +198,9 @@ func TestWhatIsNotTimedBoundsNoTime(t *testing.T) {
 func TestASilentEndpointOfTwoLosesNoLease(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	atOnce(t, 2, func(i int) string { return []string{"the first", "the second"}[i] }, func(t *testing.T, i int) {
+	atOnce(t, 2, func(i int) string {
+		return []string{"the first", "the second"}[i]
+	}, func(t *testing.T, i int) {
 		c := w.contest(t, t.Name())
 		proxies := []*etcdtest.Proxy{w.cluster.Proxy(t, 0), w.cluster.Proxy(t, 0)}
 		renewed := make(chan struct{}, 1000)
@@ -250,7 +254,8 @@ func TestAnIdleHoldCostsItsRenewals(t *testing.T) {
 	require.Positive(t, cost.Of("LeaseKeepAlive"))
 	require.LessOrEqual(t, cost.Of("LeaseTimeToLive"), cost.Of("LeaseKeepAlive"), "%v", cost)
 	// One each, and as many again where etcd was slow to answer.
-	require.LessOrEqual(t, cost.Total()-cost.Of("LeaseKeepAlive")-cost.Of("LeaseTimeToLive"), 4, "%v", cost)
+	require.LessOrEqual(t, cost.Total()-cost.Of("LeaseKeepAlive")-cost.Of("LeaseTimeToLive"),
+		4, "%v", cost)
 	require.NoError(t, mu.Unlock(bounded(t)))
 }
 
@@ -265,7 +270,9 @@ func TestAMoveToAnotherClusterEndsTheHold(t *testing.T) {
 	client := old.Client(t)
 	told := make(chan struct{}, 1000)
 	s := contract.NewSession(t, client, etcdlock.WithTTL(6*time.Second), etcdlock.WithOwner("a"),
-		etcdlock.WithTrace(&etcdlock.Trace{SetBack: func(_ context.Context, _ etcdlock.SetBackEvent) { told <- struct{}{} }}))
+		etcdlock.WithTrace(&etcdlock.Trace{SetBack: func(_ context.Context, _ etcdlock.SetBackEvent) {
+			told <- struct{}{}
+		}}))
 	mu := contract.MutexOf(t, s, "moved")
 	require.NoError(t, mu.Lock(bounded(t)))
 	hold := mu.Context(context.Background())

@@ -23,7 +23,8 @@ func TestSharedKeysExclude(t *testing.T) {
 	var wg sync.WaitGroup
 	const sessions, goroutines, holds = 4, 4, 40
 	for i := range sessions {
-		s := contract.NewSession(t, w.cluster.Client(t), etcdlock.WithHandoff(i), etcdlock.WithLinger(time.Duration(1+i*50)*time.Millisecond))
+		s := contract.NewSession(t, w.cluster.Client(t), etcdlock.WithHandoff(i),
+			etcdlock.WithLinger(time.Duration(1+i*50)*time.Millisecond))
 		for range goroutines {
 			m := contract.MutexOf(t, s, "shared")
 			wg.Go(func() {
@@ -69,7 +70,8 @@ func TestAKeyThatLingersGivesWayToOtherLocks(t *testing.T) {
 	require.Len(t, line, 1)
 	lease, err := client.Grant(bounded(t), 60)
 	require.NoError(t, err)
-	_, err = client.Put(bounded(t), fmt.Sprintf("lingers/%x", lease.ID), "", clientv3.WithLease(lease.ID))
+	_, err = client.Put(bounded(t), fmt.Sprintf("lingers/%x", lease.ID), "",
+		clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
 	require.True(t, contract.Poll(func() bool {
 		now, err := etcdlock.Contenders(bounded(t), client, "lingers")

@@ -26,7 +26,9 @@ type counted struct {
 	asked, begun, refused atomic.Int64 // asked counts those without an answer yet
 }
 
-func (w *counted) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+func (w *counted) Watch(
+	ctx context.Context, key string, opts ...clientv3.OpOption,
+) clientv3.WatchChan {
 	out := make(chan clientv3.WatchResponse)
 	w.asked.Add(1)
 	in := w.Watcher.Watch(ctx, key, opts...)
@@ -112,7 +114,8 @@ func TestATokenThatExpiresHoldsUpNoWatch(t *testing.T) {
 		require.NoError(t, mu.Unlock(bounded(t)))
 	}
 	slices.Sort(took)
-	t.Logf("hand-overs took %v (median), %v at most; %d watches were refused", took[5], took[10], w.refused.Load())
+	t.Logf("hand-overs took %v (median), %v at most; %d watches were refused", took[5], took[10],
+		w.refused.Load())
 	require.True(t, contract.Poll(func() bool {
 		require.NoError(t, lingers.Lock(bounded(t)))
 		require.NoError(t, lingers.Unlock(bounded(t)))

@@ -138,7 +138,9 @@ func (c *contest) party(who string, ttl time.Duration, opts ...contract.ClientOp
 	return c.partyWith(who, ttl, nil, opts...)
 }
 
-func (c *contest) partyWith(who string, ttl time.Duration, options []etcdlock.SessionOption, opts ...contract.ClientOption) *party {
+func (c *contest) partyWith(
+	who string, ttl time.Duration, options []etcdlock.SessionOption, opts ...contract.ClientOption,
+) *party {
 	c.t.Helper()
 	p := &party{contest: c, t: c.t, who: who, faults: etcdtest.NewFaults(c.t), mend: func() {}}
 	network := etcdtest.NewFaults(c.t)
@@ -146,7 +148,8 @@ func (c *contest) partyWith(who string, ttl time.Duration, options []etcdlock.Se
 	p.reads = network.Inject(etcdtest.DelayReply("Range", time.Nanosecond))
 	p.client = c.w.cluster.Client(c.t, append(opts, contract.With(p.faults, network))...)
 	var err error
-	p.s, err = etcdlock.NewSession(p.client, append(options, etcdlock.WithTTL(ttl), etcdlock.WithOwner(who))...)
+	p.s, err = etcdlock.NewSession(p.client,
+		append(options, etcdlock.WithTTL(ttl), etcdlock.WithOwner(who))...)
 	require.NoError(c.t, err)
 	p.mu, err = p.s.Mutex(c.name)
 	require.NoError(c.t, err)
@@ -169,8 +172,11 @@ func (p *party) heals() {
 
 func (p *party) lock(ctx context.Context) error    { return p.mu.Lock(ctx) }
 func (p *party) tryLock(ctx context.Context) error { return p.mu.TryLock(ctx) }
-func (p *party) unlock(ctx context.Context) error  { p.belief.Leave(p.who); return p.mu.Unlock(ctx) }
-func (p *party) close(ctx context.Context) error   { p.belief.Leave(p.who); return p.s.Close(ctx) }
+func (p *party) unlock(ctx context.Context) error {
+	p.belief.Leave(p.who)
+	return p.mu.Unlock(ctx)
+}
+func (p *party) close(ctx context.Context) error { p.belief.Leave(p.who); return p.s.Close(ctx) }
 func (p *party) do(ctx context.Context) error {
 	return p.mu.Do(ctx, func(context.Context) error { return errors.New("never called") })
 }

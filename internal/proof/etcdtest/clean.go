@@ -16,7 +16,8 @@ func VerifyNoLeaks(t testing.TB) {
 		t.Helper()
 		var left []string
 		if !contract.Poll(func() bool { left = mark.Goroutines(); return len(left) == 0 }) {
-			t.Errorf("etcdtest: goroutines left behind after %v:\n%s", contract.Patience, strings.Join(left, "\n\n"))
+			t.Errorf("etcdtest: goroutines left behind after %v:\n%s", contract.Patience,
+				strings.Join(left, "\n\n"))
 		}
 	})
 }

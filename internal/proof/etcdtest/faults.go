@@ -322,7 +322,9 @@ func (i *Injection) error(code codes.Code) error {
 
 // striking yields the faults that hit a message, in turn. It asks the next one only after
 // the caller is done with the one before.
-func (f *Faults) striking(onRequest bool, method string, msg any) func(yield func(*Injection) bool) {
+func (f *Faults) striking(
+	onRequest bool, method string, msg any,
+) func(yield func(*Injection) bool) {
 	return func(yield func(*Injection) bool) {
 		f.mu.Lock()
 		injections := slices.Clone(f.injections)
@@ -385,7 +387,8 @@ func (f *Faults) Unary(ctx context.Context, method string, req, reply any, cc *g
 	return nil
 }
 
-func (f *Faults) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+func (f *Faults) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn,
+	method string,
 	open grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	ctx, cancel := context.WithCancel(ctx)

@@ -19,7 +19,9 @@ import (
 
 // faulty returns a client with faults, a counter of what it sent to the network, and
 // another client that sees the effect.
-func faulty(t *testing.T) (*clientv3.Client, *etcdtest.Faults, *contract.Counter, *clientv3.Client) {
+func faulty(
+	t *testing.T,
+) (*clientv3.Client, *etcdtest.Faults, *contract.Counter, *clientv3.Client) {
 	cluster := etcdtest.Start(t, 1)
 	faults := etcdtest.NewFaults(t)
 	counter := contract.NewCounter()
@@ -189,7 +191,8 @@ func TestABrokenWatchIsResumedByTheClientOrEnds(t *testing.T) {
 	watch := client.Watch(bounded(t), "k", clientv3.WithCreatedNotify())
 	require.True(t, (<-watch).Created)
 
-	broken := faults.Inject(etcdtest.DropReply("Watch", codes.Unavailable).When(etcdtest.Events).Times(1))
+	broken := faults.Inject(etcdtest.DropReply("Watch",
+		codes.Unavailable).When(etcdtest.Events).Times(1))
 	require.NoError(t, put(bounded(t), witness, "k"))
 	require.EqualValues(t, 1, (<-watch).Events[0].Kv.Version)
 	broken.Await(1)
@@ -252,9 +255,11 @@ func TestFaultsStrikeSingleRenewals(t *testing.T) {
 func TestFaultsPrintThemselves(t *testing.T) {
 	require.Equal(t, "DropReply(Txn, Unavailable).When(puts).Times(1)",
 		etcdtest.DropReply("Txn", codes.Unavailable).When(etcdtest.Puts).Times(1).String())
-	require.Equal(t, "Delay(LeaseKeepAlive, 2s)", etcdtest.Delay("LeaseKeepAlive", 2*time.Second).String())
+	require.Equal(t, "Delay(LeaseKeepAlive, 2s)",
+		etcdtest.Delay("LeaseKeepAlive", 2*time.Second).String())
 	faults := etcdtest.NewFaults(t)
-	require.Equal(t, "HoldReply(Watch) (struck 0 times)", faults.Inject(etcdtest.HoldReply("Watch")).String())
+	require.Equal(t, "HoldReply(Watch) (struck 0 times)",
+		faults.Inject(etcdtest.HoldReply("Watch")).String())
 }
 
 func TestAFaultOfAMethodThatEtcdDoesNotHaveIsAPanic(t *testing.T) {

@@ -230,6 +230,8 @@ func TestAClientSurvivesABlackHoleByANewConnection(t *testing.T) {
 	require.Eventually(t, func() bool { return p.Swallowed() > 0 }, within, time.Millisecond)
 	p.Heal()
 	require.Error(t, result(t, pending), "the answer was lost after the commit")
-	require.Eventually(t, func() bool { return put(bounded(t), client, "c") == nil }, within, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return put(bounded(t), client, "c") == nil
+	}, within, time.Millisecond)
 	require.Equal(t, 2, p.Accepted())
 }

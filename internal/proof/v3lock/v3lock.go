@@ -22,7 +22,9 @@ type Mutex struct {
 
 // New returns a Mutex of that name. It grants the lease within ctx, and renews it until the
 // client is closed.
-func New(ctx context.Context, client *clientv3.Client, name string, ttl time.Duration) (*Mutex, error) {
+func New(
+	ctx context.Context, client *clientv3.Client, name string, ttl time.Duration,
+) (*Mutex, error) {
 	lease, err := client.Grant(ctx, int64(ttl/time.Second))
 	if err != nil {
 		return nil, err
@@ -40,7 +42,8 @@ func New(ctx context.Context, client *clientv3.Client, name string, ttl time.Dur
 }
 
 func (m *Mutex) Lock(ctx context.Context) error {
-	resp, err := m.service.Lock(ctx, &v3lockpb.LockRequest{Name: []byte(m.name), Lease: int64(m.lease)})
+	resp, err := m.service.Lock(ctx,
+		&v3lockpb.LockRequest{Name: []byte(m.name), Lease: int64(m.lease)})
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,8 @@ func docs(t *testing.T) map[string]string {
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	pages := make(map[string]string)
-	for _, file := range append(files, "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md") {
+	for _, file := range append(files, "README.md", "ARCHITECTURE.md", "CHANGELOG.md",
+		"CONTRIBUTING.md", "SECURITY.md") {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		pages[filepath.ToSlash(file)] = string(text)
@@ -57,8 +58,10 @@ func sources(t *testing.T, pattern string) string {
 // allTests returns the text of all tests, wherever they run.
 func allTests(t *testing.T) string {
 	t.Helper()
-	return sources(t, "*_test.go") + sources(t, "internal/*/*_test.go") + sources(t, "internal/tests/*/*_test.go") +
-		sources(t, "internal/proof/*/*_test.go") + sources(t, "cmd/*/*_test.go") + sources(t, "etcdlock*/*_test.go") + sources(t, "internal/contract/*.go") +
+	return sources(t, "*_test.go") + sources(t, "internal/*/*_test.go") +
+		sources(t, "internal/tests/*/*_test.go") +
+		sources(t, "internal/proof/*/*_test.go") + sources(t, "cmd/*/*_test.go") +
+		sources(t, "etcdlock*/*_test.go") + sources(t, "internal/contract/*.go") +
 		sources(t, "adapters/*/*_test.go") + sources(t, "internal/adapters/*/*_test.go")
 }
 
@@ -80,7 +83,8 @@ func library(t *testing.T) string {
 
 // All Go code on the pages is part of a file that is compiled and run here.
 func TestTheCodeOfThePagesIsTested(t *testing.T) {
-	tested := sources(t, "*example*_test.go") + sources(t, "internal/proof/contract/*example_test.go") +
+	tested := sources(t, "*example*_test.go") +
+		sources(t, "internal/proof/contract/*example_test.go") +
 		sources(t, "internal/cookbook/*_test.go") + sources(t, "etcdlock*/*example_test.go") +
 		sources(t, "internal/observe/example_test.go") + sources(t, "adapters/*/example_test.go")
 	fence := regexp.MustCompile("(?s)\n```go\n(.*?)\n```\n")
@@ -110,7 +114,8 @@ func TestThePackageDocumentationShowsTestedCode(t *testing.T) {
 
 // Each option has an example, and so has everything that its signature does not explain.
 func TestEachOptionHasAnExample(t *testing.T) {
-	names := regexp.MustCompile(`(?m)^func (With\w+)\(`).FindAllStringSubmatch(sources(t, "options.go"), -1)
+	names := regexp.MustCompile(`(?m)^func (With\w+)\(`).FindAllStringSubmatch(sources(t,
+		"options.go"), -1)
 	require.GreaterOrEqual(t, len(names), 10)
 	want := []string{
 		"Contenders", "Holders", "Break", "Trace", "Session", "LockedError", "Mutex_Locker", "Mutex_Do",
@@ -153,7 +158,8 @@ func anchors(t *testing.T, page string) (anchors []string) {
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
 	dropped := regexp.MustCompile(`[^a-z0-9 _-]`)
-	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text),
+		-1) {
 		plain := dropped.ReplaceAllString(strings.ToLower(heading[1]), "")
 		anchors = append(anchors, "#"+strings.ReplaceAll(plain, " ", "-"))
 	}
@@ -171,14 +177,16 @@ func TestTheRunbookHasEveryLineOfTheLog(t *testing.T) {
 		for _, name := range field.FindAllStringSubmatch(found[3], -1) {
 			fields = append(fields, name[1])
 		}
-		logged[fmt.Sprintf("| %s | `etcdlock: %s` | %s |", strings.ToUpper(found[1]), found[2], strings.Join(fields, ", "))] = true
+		logged[fmt.Sprintf("| %s | `etcdlock: %s` | %s |", strings.ToUpper(found[1]), found[2],
+			strings.Join(fields, ", "))] = true
 	}
 	calls := strings.Count(source, ".log(slog.") + strings.Count(source, ".Log(slog.") +
 		strings.Count(source, ".log(level")
 	require.Equal(t, calls, len(logged), "a call that this test cannot read, or two of one text")
 
 	page := docs(t)["docs/runbook.md"]
-	row := regexp.MustCompile("(?m)^\\| (DEBUG|INFO|WARN|ERROR) \\| `etcdlock: [^`]+` \\| [a-z, ]* \\|")
+	row := regexp.MustCompile(
+		"(?m)^\\| (DEBUG|INFO|WARN|ERROR) \\| `etcdlock: [^`]+` \\| [a-z, ]* \\|")
 	require.ElementsMatch(t, slices.Collect(maps.Keys(logged)), row.FindAllString(page, -1))
 }
 
@@ -190,7 +198,8 @@ func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
 	reasons := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1)
 	require.Len(t, reasons, 7)
 	for _, sentinel := range []string{
-		"ErrExpired", "ErrSuspended", "ErrKeyDeleted", "ErrKeyOverwritten", "ErrLeaseRevoked", "ErrMaxHold",
+		"ErrExpired", "ErrSuspended", "ErrKeyDeleted", "ErrKeyOverwritten", "ErrLeaseRevoked",
+		"ErrMaxHold",
 	} {
 		require.Contains(t, section, "| `"+sentinel+"` |")
 	}
@@ -203,8 +212,11 @@ func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
 // The ratios of docs/performance.md are those of the published run: of a case, or of a case with an
 // option, divided by that of concurrency.Mutex, in the order of the run's setups.
 func TestTheRatiosAreThoseOfTheRun(t *testing.T) {
-	runs := map[string]benchRun{"mutex": theBenchRun(t, "mutex"), "processes": theBenchRun(t, "processes")}
-	rows := regexp.MustCompile("(?m)^\\| `([a-z0-9-]+)`(?:, `(With.*?)`)? \\|.*? \\| (.*) \\|$").FindAllStringSubmatch(docs(t)["docs/performance.md"], -1)
+	runs := map[string]benchRun{"mutex": theBenchRun(t, "mutex"),
+		"processes": theBenchRun(t, "processes")}
+	rows := regexp.MustCompile(
+		"(?m)^\\| `([a-z0-9-]+)`(?:, `(With.*?)`)? \\|.*? \\| (.*) \\|$").FindAllStringSubmatch(
+		docs(t)["docs/performance.md"], -1)
 	require.Len(t, rows, 11)
 	for _, row := range rows {
 		title := "etcdlock"
@@ -232,10 +244,13 @@ func TestTheRatiosAreThoseOfTheRun(t *testing.T) {
 // them.
 func TestTheTenFiguresAreThoseOfTheRun(t *testing.T) {
 	columns := []string{
-		"etcdlock", "concurrency.Mutex", "go-zookeeper Lock", "rueidislock", "rueidislock (appendfsync always)", "pg_advisory_lock",
+		"etcdlock", "concurrency.Mutex", "go-zookeeper Lock", "rueidislock",
+		"rueidislock (appendfsync always)", "pg_advisory_lock",
 	}
 	run := theBenchRun(t, "mutex")
-	rows := regexp.MustCompile("(?m)^\\| (.*) \\(`([a-z0-9-]+)`, (p50|p99|per second)\\) \\| (.*) \\|$").FindAllStringSubmatch(docs(t)["docs/performance.md"], -1)
+	rows := regexp.MustCompile(
+		"(?m)^\\| (.*) \\(`([a-z0-9-]+)`, (p50|p99|per second)\\) \\| (.*) \\|$").FindAllStringSubmatch(
+		docs(t)["docs/performance.md"], -1)
 	require.Len(t, rows, 10)
 	option := regexp.MustCompile(`With\w+\(\w+\)`)
 	for _, row := range rows {

@@ -21,7 +21,8 @@ import (
 // These tests are about waits that ask the holder to give way: WithAsk.
 
 // asks is the option of most waits that ask.
-var asks = etcdlock.WithAsk(etcdlock.RecallRequest{By: "op", Reason: "update", Grace: 3 * time.Second})
+var asks = etcdlock.WithAsk(etcdlock.RecallRequest{By: "op", Reason: "update",
+	Grace: 3 * time.Second})
 
 // asked returns the places in the line for "n" with a request in their value.
 func asked(t *testing.T, etcd *fake.Server) (places []int) {
@@ -70,7 +71,8 @@ func TestAWaitLeavesAHolderAloneThatDoesNotListen(t *testing.T) {
 				var waits []<-chan error
 				var waiting []*etcdlock.Mutex
 				for i := range behind {
-					waiting = append(waiting, contract.MutexOf(t, tests.SessionOf(t, etcd, fmt.Sprint("w", i)), "n"))
+					waiting = append(waiting,
+						contract.MutexOf(t, tests.SessionOf(t, etcd, fmt.Sprint("w", i)), "n"))
 					waits = append(waits, tests.LockLater(waiting[i]))
 				}
 				last := contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n", opts...)
@@ -110,7 +112,8 @@ func TestEachHolderOfALineIsAsked(t *testing.T) {
 				hold := tests.LockWithin(t, first, time.Second)
 				time.Sleep(tests.WatchedBy)
 				for i := range waiters {
-					mu := contract.MutexOf(t, tests.SessionOf(t, etcd, fmt.Sprint("w", i)), "n", tests.Listens, asks)
+					mu := contract.MutexOf(t, tests.SessionOf(t, etcd, fmt.Sprint("w", i)), "n",
+						tests.Listens, asks)
 					mutexes, waits = append(mutexes, mu), append(waits, tests.LockLater(mu))
 				}
 				time.Sleep(10 * time.Second)
@@ -132,7 +135,8 @@ func TestEachHolderOfALineIsAsked(t *testing.T) {
 					require.NoError(t, mu.Unlock(context.Background()))
 					time.Sleep(time.Second)
 				}
-				require.EqualValues(t, 2*waiters, etcd.Rev()-revision, "a delete and a request each; the first request came before")
+				require.EqualValues(t, 2*waiters, etcd.Rev()-revision,
+					"a delete and a request each; the first request came before")
 			})
 		})
 	}
@@ -159,7 +163,8 @@ func TestEachHolderOfACrowdIsAsked(t *testing.T) {
 			mu := <-holds
 			hold := mu.Context(context.Background())
 			if n < crowd*rounds-1 {
-				require.LessOrEqual(t, tests.RecalledAfter(t, hold, time.Now()), 200*time.Millisecond, "hold %d", n)
+				require.LessOrEqual(t, tests.RecalledAfter(t, hold, time.Now()), 200*time.Millisecond,
+					"hold %d", n)
 			}
 			require.NoError(t, mu.Unlock(context.Background()))
 			goesOn <- struct{}{}
@@ -266,7 +271,8 @@ func TestAWaitThatHasReadOnlyKeysAsksTheHolder(t *testing.T) {
 		keys, _ := tests.Strangers(t, etcd, "n", 40)
 		time.Sleep(tests.WatchedBy)
 		b := tests.SessionOf(t, etcd, "b")
-		require.ErrorIs(t, contract.MutexOf(t, b, "n").Lock(tests.Within(t, time.Second)), context.DeadlineExceeded)
+		require.ErrorIs(t, contract.MutexOf(t, b, "n").Lock(tests.Within(t, time.Second)),
+			context.DeadlineExceeded)
 		in := tests.LockLater(contract.MutexOf(t, b, "n", asks))
 		require.LessOrEqual(t, tests.RecalledAfter(t, hold, time.Now()), 200*time.Millisecond)
 		for _, key := range keys {
@@ -290,7 +296,8 @@ func TestAPermitInALongLineAsksWhoComesToHold(t *testing.T) {
 		last := tests.AcquireLater(tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "b"), limit, asks), 1)
 		for i, wait := range waits {
 			h := tests.SoonOr(t, wait, "a permit does not get in")
-			require.LessOrEqual(t, tests.RecalledAfter(t, h.Context(context.Background()), time.Now()), 200*time.Millisecond, "hold %d", i)
+			require.LessOrEqual(t, tests.RecalledAfter(t, h.Context(context.Background()), time.Now()),
+				200*time.Millisecond, "hold %d", i)
 			require.Len(t, asked(t, etcd), min(limit, len(waits)-i))
 			tests.UnlockAll(t, h)
 			time.Sleep(time.Second)
@@ -313,7 +320,8 @@ func TestWhoDoesNotWaitAsksNobody(t *testing.T) {
 		tests.Costs(t, since, "Txn 1, LeaseGrant 1", 1)
 		since = tests.CallsSince(etcd)
 		require.ErrorIs(t, contract.MutexOf(t, b, "n").TryLock(context.Background()), etcdlock.ErrLocked)
-		require.ErrorIs(t, contract.MutexOf(t, s, "n", asks).TryLock(context.Background()), etcdlock.ErrLocked)
+		require.ErrorIs(t, contract.MutexOf(t, s, "n", asks).TryLock(context.Background()),
+			etcdlock.ErrLocked)
 		time.Sleep(time.Second)
 		tests.Costs(t, since, "Txn 1", 0)
 		plain := tests.LockLater(contract.MutexOf(t, tests.SessionOf(t, etcd, "c"), "n"))
@@ -325,8 +333,8 @@ func TestWhoDoesNotWaitAsksNobody(t *testing.T) {
 	})
 }
 
-// A wait in the Session of the holder tells it at once, without etcd. So does one that stands behind
-// others there, and it asks the holder in etcd's line for which the first one waits.
+// A wait in the Session of the holder tells it at once, without etcd. So does one that stands
+// behind others there, and it asks the holder in etcd's line for which the first one waits.
 func TestAWaitTellsTheHoldOfItsSession(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := tests.SessionOf(t, etcd, "a", tests.Listens)
@@ -344,7 +352,8 @@ func TestAWaitTellsTheHoldOfItsSession(t *testing.T) {
 		requireRecalled(t, mu, hold, token)
 		require.NoError(t, mu.Unlock(context.Background()))
 		require.NoError(t, tests.SoonOr(t, first, "the first one does not get in"))
-		require.True(t, tests.IsRecalled(plain.Context(context.Background())), "that holds before the last one, too")
+		require.True(t, tests.IsRecalled(plain.Context(context.Background())),
+			"that holds before the last one, too")
 		require.NoError(t, plain.Unlock(context.Background()))
 		require.NoError(t, tests.SoonOr(t, in, "the last one does not get in"))
 		require.False(t, tests.IsRecalled(last.Context(context.Background())))
@@ -392,7 +401,8 @@ func TestAWriterAsksAllReaders(t *testing.T) {
 // A reader behind a writer that waits asks the readers that hold, and not the writer.
 func TestAReaderAsksTheHolderAndNoWaiter(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		first := tests.RLockWithin(t, tests.RWMutexOf(t, tests.SessionOf(t, etcd, "a"), tests.Listens), time.Second)
+		first := tests.RLockWithin(t, tests.RWMutexOf(t, tests.SessionOf(t, etcd, "a"), tests.Listens),
+			time.Second)
 		time.Sleep(tests.WatchedBy)
 		writer := tests.RWMutexOf(t, tests.SessionOf(t, etcd, "w"), tests.Listens)
 		in := tests.LockLater(writer)
@@ -636,7 +646,8 @@ func TestARequestThatCannotBeMadeIsRefused(t *testing.T) {
 			_, err = tests.SessionOf(t, etcd, "a").Semaphore("n", 3, etcdlock.WithAsk(r))
 			require.ErrorContains(t, err, "etcdlock: WithAsk: ")
 		}
-		_, err := etcdlock.New(etcd.Client("a"), "n", etcdlock.WithAsk(etcdlock.RecallRequest{Grace: -time.Second}))
+		_, err := etcdlock.New(etcd.Client("a"), "n",
+			etcdlock.WithAsk(etcdlock.RecallRequest{Grace: -time.Second}))
 		require.EqualError(t, err, "etcdlock: WithAsk: the grace -1s is negative")
 	})
 }

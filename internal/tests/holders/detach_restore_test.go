@@ -16,8 +16,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/tests"
 )
 
-// holdsBehind is what a restore makes of etcd: a hold of "n" waits to be adopted, as it did before it
-// was adopted and unlocked, and the key of a later one, which goes on, is behind it.
+// holdsBehind is what a restore makes of etcd: a hold of "n" waits to be adopted, as it did before
+// it was adopted and unlocked, and the key of a later one, which goes on, is behind it.
 func holdsBehind(
 	t *testing.T, etcd *fake.Server, lock func(context.Context) (*etcdlock.Hold, error),
 ) (d etcdlock.Detached, later *etcdlock.Hold, restore func(cluster uint64)) {
@@ -39,9 +39,9 @@ func holdsBehind(
 	return d, tests.SoonOr(t, holds, "it does not get in"), restore
 }
 
-// A restore revives a hold that had been adopted, and unlocked, before the next one began. It can be
-// adopted again, so the next one, whose key is behind it, does not go on. (As any hold whose key a
-// restore has taken away it is told once its process hears of that.)
+// A restore revives a hold that had been adopted, and unlocked, before the next one began. It can
+// be adopted again, so the next one, whose key is behind it, does not go on. (As any hold whose key
+// a restore has taken away it is told once its process hears of that.)
 func TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost(t *testing.T) {
 	type lock = func(context.Context) (*etcdlock.Hold, error)
 	kinds := []struct {
@@ -176,7 +176,8 @@ func TestAnAdoptWaitsBehindAHoldThatASetBackRevived(t *testing.T) {
 				ctx, giveUp := context.WithCancel(context.Background())
 				defer giveUp()
 				w := tests.SessionOf(t, etcd, "w")
-				first, later, restore := holdsBehind(t, etcd, func(ctx context.Context) (*etcdlock.Hold, error) {
+				first, later, restore := holdsBehind(t, etcd, func(ctx context.Context) (*etcdlock.Hold,
+					error) {
 					return w.Lock(ctx, "n")
 				})
 				token := later.Token()

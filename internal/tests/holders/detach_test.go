@@ -35,19 +35,27 @@ func detached(t *testing.T, etcd *fake.Server) (d etcdlock.Detached, token int64
 // lockNamed is Session.Lock of "n" for a test.
 func lockNamed(t *testing.T, s *etcdlock.Session, opts ...etcdlock.Option) *etcdlock.Hold {
 	t.Helper()
-	return tests.HoldWithin(t, time.Minute, func(ctx context.Context) (*etcdlock.Hold, error) { return s.Lock(ctx, "n", opts...) })
+	return tests.HoldWithin(t, time.Minute, func(ctx context.Context) (*etcdlock.Hold, error) {
+		return s.Lock(ctx, "n", opts...)
+	})
 }
 
 // lockOf is Session.Lock of a name for a test.
 func lockOf(t *testing.T, s *etcdlock.Session, name string) *etcdlock.Hold {
 	t.Helper()
-	return tests.HoldWithin(t, time.Minute, func(ctx context.Context) (*etcdlock.Hold, error) { return s.Lock(ctx, name) })
+	return tests.HoldWithin(t, time.Minute, func(ctx context.Context) (*etcdlock.Hold, error) {
+		return s.Lock(ctx, name)
+	})
 }
 
 // adopted is Session.Adopt for a test.
-func adopted(t *testing.T, s *etcdlock.Session, d etcdlock.Detached, opts ...etcdlock.Option) *etcdlock.Hold {
+func adopted(
+	t *testing.T, s *etcdlock.Session, d etcdlock.Detached, opts ...etcdlock.Option,
+) *etcdlock.Hold {
 	t.Helper()
-	return tests.HoldWithin(t, time.Minute, func(ctx context.Context) (*etcdlock.Hold, error) { return s.Adopt(ctx, d, opts...) })
+	return tests.HoldWithin(t, time.Minute, func(ctx context.Context) (*etcdlock.Hold, error) {
+		return s.Adopt(ctx, d, opts...)
+	})
 }
 
 // A hold moves to another process, with its key and its token. Nobody gets in before its Unlock
@@ -112,7 +120,8 @@ func TestOneOfSeveralAdopts(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		d, _ := detached(t, etcd)
 		b := tests.SessionOf(t, etcd, "b")
-		sessions := []*etcdlock.Session{b, b, b, tests.SessionOf(t, etcd, "c"), tests.SessionOf(t, etcd, "d")}
+		sessions := []*etcdlock.Session{b, b, b, tests.SessionOf(t, etcd, "c"),
+			tests.SessionOf(t, etcd, "d")}
 		type result struct {
 			h   *etcdlock.Hold
 			err error
@@ -158,7 +167,8 @@ func TestADetachedHoldWaitsForAWhile(t *testing.T) {
 		etcd.Cut("a")
 		defer etcd.Heal("a")
 		at := entersAt(t, etcd)
-		require.WithinRange(t, tests.SoonOr(t, at, "nobody gets in"), began.Add(keep), began.Add(keep+time.Second))
+		require.WithinRange(t, tests.SoonOr(t, at, "nobody gets in"), began.Add(keep),
+			began.Add(keep+time.Second))
 		_, err := tests.SessionOf(t, etcd, "b").Adopt(context.Background(), d)
 		require.ErrorIs(t, err, etcdlock.ErrLost)
 		require.ErrorIs(t, err, etcdlock.ErrKeyDeleted)
@@ -191,7 +201,8 @@ func TestAHoldIsAdoptedBesideAWaiterOfItsSession(t *testing.T) {
 // A goroutine that waits for the name in the Session of the hold does not get it by a Detach.
 func TestADetachedHoldIsNotHandedOn(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		a := tests.SessionOf(t, etcd, "a", etcdlock.WithHandoff(9), etcdlock.WithLinger(time.Minute), etcdlock.WithMinHold(5*tests.TTL))
+		a := tests.SessionOf(t, etcd, "a", etcdlock.WithHandoff(9), etcdlock.WithLinger(time.Minute),
+			etcdlock.WithMinHold(5*tests.TTL))
 		h := lockNamed(t, a)
 		began := time.Now()
 		waits := tests.LockLater(contract.MutexOf(t, a, "n"))
@@ -254,8 +265,8 @@ func TestADetachUnderFaults(t *testing.T) {
 	}
 }
 
-// A Detached is of one Detach alone. After a later one that has no answer it does not adopt: the key
-// is being removed, and the name is free at once.
+// A Detached is of one Detach alone. After a later one that has no answer it does not adopt: the
+// key is being removed, and the name is free at once.
 func TestADetachedIsOfOneDetach(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		d, _ := detached(t, etcd)
@@ -379,12 +390,13 @@ func TestAnAdoptUnderFaults(t *testing.T) {
 	}
 }
 
-// Close, and the end of the context, meet the answer to an Adopt: before, at and after the instant at
-// which that comes. Either there is a hold, or an error and the key goes: nothing is left in between.
+// Close, and the end of the context, meet the answer to an Adopt: before, at and after the instant
+// at which that comes. Either there is a hold, or an error and the key goes: nothing is left in
+// between.
 func TestAnAdoptThatEndsAsItIsAnswered(t *testing.T) {
-	const answer = 100 * time.Millisecond
+	const answer, step = 100 * time.Millisecond, time.Millisecond / 2
 	for _, by := range []string{"Close", "the context"} {
-		for after := answer - time.Millisecond; after <= answer+time.Millisecond; after += time.Millisecond / 2 {
+		for after := answer - 2*step; after <= answer+2*step; after += step {
 			t.Run(fmt.Sprintf("%s, %v", by, after), func(t *testing.T) {
 				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 					d, token := detached(t, etcd)
@@ -431,7 +443,8 @@ func TestAnAdoptThatEndsAsItIsAnswered(t *testing.T) {
 	}
 }
 
-// A Session that is closed while it adopts a hold leaves that to others: the key is not its own yet.
+// A Session that is closed while it adopts a hold leaves that to others: the key is not its own
+// yet.
 func TestACloseLeavesAHoldThatIsNotAdopted(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		d, _ := detached(t, etcd)
@@ -463,10 +476,12 @@ func TestHowAnAdoptedHoldEnds(t *testing.T) {
 		"its key is deleted": {func(etcd *fake.Server, _ *etcdlock.Session, h *etcdlock.Hold) {
 			etcd.DeleteKey(h.Key())
 		}, etcdlock.ErrKeyDeleted},
-		"its key goes back to another lease": {func(etcd *fake.Server, _ *etcdlock.Session, h *etcdlock.Hold) {
+		"its key goes back to another lease": {func(etcd *fake.Server, _ *etcdlock.Session,
+			h *etcdlock.Hold) {
 			_ = etcd.PutKey(h.Key(), 0)
 		}, etcdlock.ErrKeyOverwritten},
-		"the lease of its Session is lost": {func(etcd *fake.Server, s *etcdlock.Session, _ *etcdlock.Hold) {
+		"the lease of its Session is lost": {func(etcd *fake.Server, s *etcdlock.Session,
+			_ *etcdlock.Hold) {
 			etcd.RevokeLease(s.Lease())
 		}, etcdlock.ErrLeaseRevoked},
 		"its process is cut off": {func(etcd *fake.Server, _ *etcdlock.Session, _ *etcdlock.Hold) {
@@ -543,7 +558,8 @@ func TestBadInputOfDetachAndAdopt(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(whole), whole.String())
 		for _, wrong := range []etcdlock.Detached{
-			"x", ":", "::", "7:", "7:n", "7:0:n", whole + " ", " " + whole, "0" + whole, "-" + whole, whole[1:] + "x",
+			"x", ":", "::", "7:", "7:n", "7:0:n", whole + " ", " " + whole, "0" + whole, "-" + whole,
+			whole[1:] + "x",
 			etcdlock.Detached(strings.Replace(string(whole), "n/", "/", 1)),
 			etcdlock.Detached(strings.Repeat("9", 30)) + whole,
 		} {
@@ -564,7 +580,8 @@ func TestBadInputOfDetachAndAdopt(t *testing.T) {
 		// A hold that was not detached is not adopted, whoever knows its key, its token and its lease.
 		require.NoError(t, adopted(t, b, whole).Unlock(ctx))
 		running := lockNamed(t, a)
-		_, err = b.Adopt(ctx, etcdlock.Detached(fmt.Sprintf("%d:%x:%s", running.Token(), a.Lease(), running.Key())))
+		_, err = b.Adopt(ctx,
+			etcdlock.Detached(fmt.Sprintf("%d:%x:%s", running.Token(), a.Lease(), running.Key())))
 		require.ErrorIs(t, err, etcdlock.ErrLost)
 		tests.RequireHolds(t, running)
 		require.NoError(t, running.Unlock(ctx))
@@ -576,7 +593,8 @@ func TestBadInputOfDetachAndAdopt(t *testing.T) {
 	})
 }
 
-// A late copy of the move of a Detach leaves the hold alone that the same Session has adopted since.
+// A late copy of the move of a Detach leaves the hold alone that the same Session has adopted
+// since.
 func TestALateCopyOfAMoveLeavesTheAdoptedHoldAlone(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		a := tests.SessionOf(t, etcd, "a")
@@ -605,8 +623,8 @@ func TestALateCopyOfAMoveLeavesTheAdoptedHoldAlone(t *testing.T) {
 	})
 }
 
-// A key that a late copy of an Adopt has moved to the lease of its Session, where it failed, is swept
-// though the Session has other holds there.
+// A key that a late copy of an Adopt has moved to the lease of its Session, where it failed, is
+// swept though the Session has other holds there.
 func TestAKeyThatALateAdoptHasMovedIsSwept(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		d, _ := detached(t, etcd)
@@ -630,8 +648,8 @@ func TestAKeyThatALateAdoptHasMovedIsSwept(t *testing.T) {
 	})
 }
 
-// An Adopt tells the truth after one that was not confirmed: it waits until the key of that is given up
-// for certain.
+// An Adopt tells the truth after one that was not confirmed: it waits until the key of that is
+// given up for certain.
 func TestAnAdoptWaitsForOneThatHasFailed(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		d, token := detached(t, etcd)
@@ -653,8 +671,8 @@ func TestAnAdoptWaitsForOneThatHasFailed(t *testing.T) {
 	})
 }
 
-// A restore brings back the key of an adopted hold that is over, on the lease of a Session that goes
-// on. It is removed, as a key of its own is.
+// A restore brings back the key of an adopted hold that is over, on the lease of a Session that
+// goes on. It is removed, as a key of its own is.
 func TestAnAdoptedKeyThatARestoreBringsBackIsRemoved(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		ctx := context.Background()
@@ -667,12 +685,14 @@ func TestAnAdoptedKeyThatARestoreBringsBackIsRemoved(t *testing.T) {
 		require.NoError(t, h.Unlock(ctx))
 		restore(2)
 		began := time.Now()
-		require.Less(t, tests.SoonOr(t, entersAt(t, etcd), "a ghost blocks the name").Sub(began), 2*tests.TTL)
+		require.Less(t, tests.SoonOr(t, entersAt(t, etcd), "a ghost blocks the name").Sub(began),
+			2*tests.TTL)
 		tests.RequireHolds(t, other)
 	})
 }
 
-// A Lock that nests in an adopted hold goes on after the Unlock of the Hold, and ends it in any way.
+// A Lock that nests in an adopted hold goes on after the Unlock of the Hold, and ends it in any
+// way.
 func TestALockNestsInAnAdoptedHold(t *testing.T) {
 	for _, end := range []string{"unlock", "close", "detach", "session"} {
 		t.Run(end, func(t *testing.T) {
@@ -710,7 +730,8 @@ func TestALockNestsInAnAdoptedHold(t *testing.T) {
 
 // A name may have all that a Detached has, and a hold may be kept for as long as etcd can.
 func TestAHoldOfAnyNameIsKeptForAnyTime(t *testing.T) {
-	for _, name := range []string{"a:b", "a/b c:é/7:x", " ", "7:n/9b1c1c62-98ea-4a0c-a4b2-0d1f6ef4e1b2", "x//y", "\x01"} {
+	for _, name := range []string{"a:b", "a/b c:é/7:x", " ",
+		"7:n/9b1c1c62-98ea-4a0c-a4b2-0d1f6ef4e1b2", "x//y", "\x01"} {
 		t.Run(fmt.Sprintf("%q", name), func(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				ctx := context.Background()
@@ -740,13 +761,19 @@ func TestAHoldOfAnyNameIsKeptForAnyTime(t *testing.T) {
 	}
 }
 
-// A Detach at the same time as another call, each of which takes 20 ms: the hold is detached, or has
-// ended otherwise, and nothing is left behind.
+// A Detach at the same time as another call, each of which takes 20 ms: the hold is detached, or
+// has ended otherwise, and nothing is left behind.
 func TestADetachBesideOtherCalls(t *testing.T) {
 	ops := map[string]func(ctx context.Context, s *etcdlock.Session, mu *etcdlock.Mutex) error{
-		"unlock":  func(ctx context.Context, _ *etcdlock.Session, mu *etcdlock.Mutex) error { return mu.Unlock(ctx) },
-		"close":   func(ctx context.Context, _ *etcdlock.Session, mu *etcdlock.Mutex) error { return mu.Close(ctx) },
-		"session": func(ctx context.Context, s *etcdlock.Session, _ *etcdlock.Mutex) error { return s.Close(ctx) },
+		"unlock": func(ctx context.Context, _ *etcdlock.Session, mu *etcdlock.Mutex) error {
+			return mu.Unlock(ctx)
+		},
+		"close": func(ctx context.Context, _ *etcdlock.Session, mu *etcdlock.Mutex) error {
+			return mu.Close(ctx)
+		},
+		"session": func(ctx context.Context, s *etcdlock.Session, _ *etcdlock.Mutex) error {
+			return s.Close(ctx)
+		},
 		"info": func(ctx context.Context, _ *etcdlock.Session, mu *etcdlock.Mutex) error {
 			return mu.SetInfo(ctx, "new")
 		},
@@ -754,7 +781,9 @@ func TestADetachBesideOtherCalls(t *testing.T) {
 			_, err := mu.Detach(ctx, keep)
 			return err
 		},
-		"lock": func(ctx context.Context, _ *etcdlock.Session, mu *etcdlock.Mutex) error { return mu.Lock(ctx) },
+		"lock": func(ctx context.Context, _ *etcdlock.Session, mu *etcdlock.Mutex) error {
+			return mu.Lock(ctx)
+		},
 	}
 	for name, op := range ops {
 		for at := -45 * time.Millisecond; at <= 45*time.Millisecond; at += 5 * time.Millisecond {
@@ -801,7 +830,8 @@ func TestADetachBesideOtherCalls(t *testing.T) {
 	}
 }
 
-// A Session whose Adopt comes too late leaves it known that another one of its process has the hold.
+// A Session whose Adopt comes too late leaves it known that another one of its process has the
+// hold.
 func TestAnAdoptedHoldIsOfItsProcessThoughAnotherAdoptFails(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		d, _ := detached(t, etcd)

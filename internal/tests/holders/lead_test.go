@@ -44,14 +44,15 @@ func TestCandidatesLeadInTurn(t *testing.T) {
 		var led []string
 		leading := 0
 		for _, who := range []string{"a", "b", "c"} {
-			end, _ := leads(contract.MutexOf(t, tests.SessionOf(t, etcd, who), "n"), func(ctx context.Context) error {
-				leading++
-				require.Equal(t, 1, leading)
-				led = append(led, who)
-				time.Sleep(time.Minute)
-				leading--
-				return nil
-			})
+			end, _ := leads(contract.MutexOf(t, tests.SessionOf(t, etcd, who), "n"),
+				func(ctx context.Context) error {
+					leading++
+					require.Equal(t, 1, leading)
+					led = append(led, who)
+					time.Sleep(time.Minute)
+					leading--
+					return nil
+				})
 			defer func() { require.ErrorIs(t, end(errEnough), errEnough) }()
 			time.Sleep(time.Second)
 		}
@@ -66,12 +67,13 @@ func TestALeaderIsReleasedOnlyAfterItHasReturned(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		returned := time.Duration(0)
 		start := time.Now()
-		end, _ := leads(contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n"), func(ctx context.Context) error {
-			<-ctx.Done()
-			time.Sleep(time.Hour) // it takes leave
-			returned = time.Since(start)
-			return ctx.Err()
-		})
+		end, _ := leads(contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n"),
+			func(ctx context.Context) error {
+				<-ctx.Done()
+				time.Sleep(time.Hour) // it takes leave
+				returned = time.Since(start)
+				return ctx.Err()
+			})
 		synctest.Wait()
 		next := contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n")
 		got := contract.Async(func() error { return next.Lock(context.Background()) })
@@ -94,19 +96,20 @@ func TestTheRestOfALeader(t *testing.T) {
 		var rests []time.Duration
 		ended := time.Time{}
 		term := 0
-		end, _ := leads(contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n"), func(ctx context.Context) error {
-			if term > 0 {
-				rests = append(rests, time.Since(ended))
-			}
-			switch term++; term {
-			case long:
-				time.Sleep(time.Minute)
-			case long - 1:
-				time.Sleep(59 * time.Second)
-			}
-			ended = time.Now()
-			return nil
-		})
+		end, _ := leads(contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n"),
+			func(ctx context.Context) error {
+				if term > 0 {
+					rests = append(rests, time.Since(ended))
+				}
+				switch term++; term {
+				case long:
+					time.Sleep(time.Minute)
+				case long - 1:
+					time.Sleep(59 * time.Second)
+				}
+				ended = time.Now()
+				return nil
+			})
 		time.Sleep(10 * time.Minute)
 		require.ErrorIs(t, end(errEnough), errEnough)
 		require.Greater(t, len(rests), long+1)
@@ -206,7 +209,8 @@ func TestALeaderThatExitsReleases(t *testing.T) {
 // Lead ends with its context and with its Mutex, whatever it is doing, and leaves nothing.
 func TestWhatEndsLead(t *testing.T) {
 	for _, at := range []string{"waiting", "leading", "resting"} {
-		for _, by := range []string{"its context", "Close", "Close of the Session", "the end of the client"} {
+		for _, by := range []string{"its context", "Close", "Close of the Session",
+			"the end of the client"} {
 			t.Run(at+"/"+by, func(t *testing.T) {
 				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 					client := etcd.Client("a")
@@ -281,8 +285,11 @@ func TestAnAcquireTimeoutDoesNotEndLead(t *testing.T) {
 		tests.LockWithin(t, other, time.Second)
 		gaveUp := 0
 		led := make(chan struct{})
-		end, _ := leads(contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithAcquireTimeout(time.Second),
-			etcdlock.WithTrace(&etcdlock.Trace{GaveUp: func(_ context.Context, _ etcdlock.GaveUpEvent) { gaveUp++ }})),
+		end, _ := leads(contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n",
+			etcdlock.WithAcquireTimeout(time.Second),
+			etcdlock.WithTrace(&etcdlock.Trace{GaveUp: func(_ context.Context, _ etcdlock.GaveUpEvent) {
+				gaveUp++
+			}})),
 			func(ctx context.Context) error { close(led); return untilItEnds(ctx) })
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
@@ -301,12 +308,16 @@ func TestALeaderStopsLeading(t *testing.T) {
 		done := fmt.Errorf("all is migrated: %w", etcdlock.ErrStopLeading)
 		var log strings.Builder
 		for name, ends := range map[string]func(etcd *fake.Server) error{
-			"it returns":        func(*fake.Server) error { return done },
-			"it has lost it":    func(etcd *fake.Server) error { etcd.DeleteKey(etcd.Keys("n/")[0]); return done },
+			"it returns": func(*fake.Server) error { return done },
+			"it has lost it": func(etcd *fake.Server) error {
+				etcd.DeleteKey(etcd.Keys("n/")[0])
+				return done
+			},
 			"at the third term": nil,
 		} {
 			terms := 0
-			s := tests.SessionOf(t, etcd, name, etcdlock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+			s := tests.SessionOf(t, etcd, name,
+				etcdlock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			err := contract.MutexOf(t, s, "n").Lead(t.Context(), func(context.Context) error {
 				terms++
 				switch {
@@ -323,7 +334,8 @@ func TestALeaderStopsLeading(t *testing.T) {
 			require.Equal(t, ends == nil, terms == 3, name)
 			synctest.Wait()
 			require.Empty(t, etcd.Keys("n/"), name)
-			require.Equal(t, ends == nil, strings.Contains(log.String(), "a leader's function failed"), "%s: %s", name, log.String())
+			require.Equal(t, ends == nil, strings.Contains(log.String(), "a leader's function failed"),
+				"%s: %s", name, log.String())
 			log.Reset()
 		}
 	})

@@ -1,5 +1,5 @@
-// Package holders tests what others do about a holder: an operator recalls it, WatchHolder follows it,
-// candidates of Lead succeed it.
+// Package holders tests what others do about a holder: an operator recalls it, WatchHolder follows
+// it, candidates of Lead succeed it.
 package holders
 
 import (

@@ -17,7 +17,8 @@ import (
 // least is the WithMinHold of these tests, which is longer than a TTL.
 const least = 2*tests.TTL + 500*time.Millisecond
 
-// entersAt begins a Lock of another process, and returns a channel for the time at which it gets in.
+// entersAt begins a Lock of another process, and returns a channel for the time at which it gets
+// in.
 func entersAt(t *testing.T, etcd *fake.Server) <-chan time.Time {
 	t.Helper()
 	next, at := contract.MutexOf(t, tests.SessionOf(t, etcd, "next"), "n"), make(chan time.Time, 1)
@@ -43,16 +44,18 @@ func TestANameStaysTakenForItsLeastTime(t *testing.T) {
 		{"the job takes no time", 0, nil, 0},
 		{"it takes a while", 7 * time.Second, nil, 0},
 		{"it ends just before", least - time.Millisecond, nil, 0},
-		{"the process is cut off", time.Second, func(_ *testing.T, etcd *fake.Server, _ *etcdlock.Session) {
-			etcd.Cut("a")
-			time.AfterFunc(least+time.Minute, func() { etcd.Heal("a") })
-		}, time.Second},
+		{"the process is cut off",
+			time.Second, func(_ *testing.T, etcd *fake.Server, _ *etcdlock.Session) {
+				etcd.Cut("a")
+				time.AfterFunc(least+time.Minute, func() { etcd.Heal("a") })
+			}, time.Second},
 		{"the Session is closed", time.Second, func(t *testing.T, _ *fake.Server, s *etcdlock.Session) {
 			require.NoError(t, s.Close(context.Background()))
 		}, time.Second},
-		{"the lease of the Session is lost", time.Second, func(_ *testing.T, etcd *fake.Server, s *etcdlock.Session) {
-			etcd.RevokeLease(s.Lease())
-		}, 0},
+		{"the lease of the Session is lost",
+			time.Second, func(_ *testing.T, etcd *fake.Server, s *etcdlock.Session) {
+				etcd.RevokeLease(s.Lease())
+			}, 0},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
@@ -72,7 +75,8 @@ func TestANameStaysTakenForItsLeastTime(t *testing.T) {
 				require.True(t, kept.Holds)
 				require.Equal(t, token, kept.Token)
 				require.True(t, kept.Until.Equal(began.Add(least)), "until %v", kept.Until)
-				require.ErrorIs(t, etcdlock.Recall(t.Context(), etcd.Client("operator"), kept, etcdlock.RecallRequest{}),
+				require.ErrorIs(t, etcdlock.Recall(t.Context(), etcd.Client("operator"), kept,
+					etcdlock.RecallRequest{}),
 					etcdlock.ErrNotRecallable)
 				if row.after != nil {
 					row.after(t, etcd, s)
@@ -84,8 +88,8 @@ func TestANameStaysTakenForItsLeastTime(t *testing.T) {
 	}
 }
 
-// A hold that is longer than its least time costs nothing more. A shorter one costs a lease with its
-// Unlock, and a deletion.
+// A hold that is longer than its least time costs nothing more. A shorter one costs a lease with
+// its Unlock, and a deletion.
 func TestOnlyAShortHoldPaysForItsLeastTime(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithMinHold(time.Second))
@@ -137,9 +141,11 @@ func TestALeastTimeUnderFaults(t *testing.T) {
 		{"no move is answered", always(func(c fake.Call) fake.Effect {
 			return fake.Effect{DropReply: c.Method == fake.Txn}
 		}), nil, etcdlock.ErrUnconfirmed, least},
-		{"no grant at first, and the key is gone", next(fake.Grant, fake.Effect{Before: fake.Unavailable}), func(_ *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) {
-			etcd.DeleteKey(mu.Key())
-		}, etcdlock.ErrLost, 0},
+		{"no grant at first, and the key is gone",
+			next(fake.Grant, fake.Effect{Before: fake.Unavailable}), func(_ *testing.T, etcd *fake.Server,
+				mu *etcdlock.Mutex) {
+				etcd.DeleteKey(mu.Key())
+			}, etcdlock.ErrLost, 0},
 		{"the key is gone", nil, func(_ *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) {
 			etcd.DeleteKey(mu.Key())
 		}, etcdlock.ErrLost, 0},
@@ -194,7 +200,8 @@ func TestCloseKeepsNothing(t *testing.T) {
 func TestALeastTimeIsForTheGoroutinesOfTheSessionToo(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := tests.SessionOf(t, etcd, "a")
-		keeps := []etcdlock.Option{etcdlock.WithMinHold(least), etcdlock.WithHandoff(9), etcdlock.WithLinger(time.Minute)}
+		keeps := []etcdlock.Option{etcdlock.WithMinHold(least), etcdlock.WithHandoff(9),
+			etcdlock.WithLinger(time.Minute)}
 		mu, next := contract.MutexOf(t, s, "n", keeps...), contract.MutexOf(t, s, "n", keeps...)
 		tests.LockWithin(t, mu, time.Second)
 		began, token := time.Now(), mu.Token()

@@ -40,7 +40,8 @@ func TestARecallKeepsPlaceTokenAndLease(t *testing.T) {
 		}
 		was, value := line(), fields(mu.Key())
 		since := tests.CallsSince(etcd)
-		asked := etcdlock.Contender{Name: "n", Key: was[0].Key, Token: was[0].Token} // the lease does not matter
+		// the lease does not matter
+		asked := etcdlock.Contender{Name: "n", Key: was[0].Key, Token: was[0].Token}
 		require.NoError(t, etcdlock.Recall(context.Background(), operator, asked,
 			etcdlock.RecallRequest{By: "op", Reason: "<update>", Grace: 2500 * time.Millisecond}))
 		calls, revisions := since()
@@ -56,7 +57,8 @@ func TestARecallKeepsPlaceTokenAndLease(t *testing.T) {
 		delete(is, "recall")
 		require.Equal(t, true, is["recallable"])
 		require.Equal(t, value, is)
-		require.Equal(t, clientv3.Compare(clientv3.CreateRevision(mu.Key()), "=", mu.Token()), mu.IsOwner())
+		require.Equal(t, clientv3.Compare(clientv3.CreateRevision(mu.Key()), "=", mu.Token()),
+			mu.IsOwner())
 		resp, err := operator.Txn(context.Background()).If(mu.IsOwner()).Commit()
 		require.NoError(t, err)
 		require.True(t, resp.Succeeded)
@@ -68,7 +70,8 @@ func TestARecallKeepsPlaceTokenAndLease(t *testing.T) {
 
 // A hold that may be recalled costs no more than one that may not, while nobody asks.
 func TestAHoldThatMayBeRecalledCostsNothingMore(t *testing.T) {
-	for _, how := range []string{"a hold", "that lingers", "ten names", "a reader", "a waiter behind few", "a waiter behind many"} {
+	for _, how := range []string{"a hold", "that lingers", "ten names", "a reader",
+		"a waiter behind few", "a waiter behind many"} {
 		t.Run(how, func(t *testing.T) {
 			var costs [2]map[string]int
 			for i, opts := range [][]etcdlock.SessionOption{nil, {tests.Listens}} {
@@ -125,7 +128,8 @@ func TestAHoldThatMayBeRecalledCostsNothingMore(t *testing.T) {
 
 // A young hold is not watched yet. It learns of a recall when it is.
 func TestARecallOfAYoungHoldIsNoticed(t *testing.T) {
-	for _, opts := range [][]etcdlock.Option{{tests.Listens}, {tests.Listens, etcdlock.WithLinger(time.Minute)}} {
+	for _, opts := range [][]etcdlock.Option{{tests.Listens},
+		{tests.Listens, etcdlock.WithLinger(time.Minute)}} {
 		for age := time.Duration(0); age < 2*time.Second; age += 110 * time.Millisecond {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", opts...)
@@ -135,7 +139,8 @@ func TestARecallOfAYoungHoldIsNoticed(t *testing.T) {
 				tests.Recall(t, etcd, 3*time.Second)
 				after := tests.RecalledAfter(t, hold, start)
 				require.LessOrEqual(t, after, max(0, tests.WatchedBy-age), "recalled after %v", age)
-				require.Equal(t, after+3*time.Second, tests.EndsAfter(t, hold, start), "the grace begins with the notice")
+				require.Equal(t, after+3*time.Second, tests.EndsAfter(t, hold, start),
+					"the grace begins with the notice")
 				require.NoError(t, mu.Unlock(context.Background()))
 			})
 		}
@@ -174,7 +179,8 @@ func TestARecallIsNoticedThoughAllWatchesAreSilent(t *testing.T) {
 						time.Sleep(age)
 						start := time.Now()
 						tests.Recall(t, etcd, time.Second)
-						require.LessOrEqual(t, tests.RecalledAfter(t, hold, start), row.within, "recalled after %v", age)
+						require.LessOrEqual(t, tests.RecalledAfter(t, hold, start), row.within, "recalled after %v",
+							age)
 						tests.EndsAfter(t, hold, start)
 						require.NoError(t, mu.Unlock(context.Background()))
 					})
@@ -231,7 +237,9 @@ func TestAWaiterMayBeRecalled(t *testing.T) {
 						}
 						last := tests.LockLater(contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n"))
 						if faults == "the event is lost" { // a recheck shows the recall
-							etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Event} })
+							etcd.Intercept(func(c fake.Call) fake.Effect {
+								return fake.Effect{Drop: c.Method == fake.Event}
+							})
 						}
 						tests.RecallAt(t, etcd, behind, grace)
 						if faults == "the event is lost" {
@@ -283,7 +291,8 @@ func TestTheShorterGraceStays(t *testing.T) {
 				trace := &etcdlock.Trace{Recalled: func(_ context.Context, e etcdlock.RecalledEvent) {
 					told = append(told, fmt.Sprint(e.Name, " ", e.Token, " ", e.Request))
 				}}
-				mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens, etcdlock.WithTrace(trace))
+				mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens,
+					etcdlock.WithTrace(trace))
 				hold := tests.LockWithin(t, mu, time.Second)
 				time.Sleep(tests.WatchedBy)
 				start := time.Now()
@@ -323,9 +332,11 @@ func TestTwoRecallsAtOnceDoNotUndoEachOther(t *testing.T) {
 			})
 			ends := make(chan error, 2)
 			start := time.Now()
-			for who, grace := range map[string]time.Duration{"first": first, "second": 10*time.Second - first} {
+			for who, grace := range map[string]time.Duration{"first": first,
+				"second": 10*time.Second - first} {
 				go func() {
-					ends <- etcdlock.Recall(context.Background(), etcd.Client(who), place, etcdlock.RecallRequest{Grace: grace})
+					ends <- etcdlock.Recall(context.Background(), etcd.Client(who), place,
+						etcdlock.RecallRequest{Grace: grace})
 				}()
 			}
 			require.NoError(t, tests.SoonOr(t, ends, "no end"))
@@ -349,7 +360,8 @@ func TestALateCopyOfARecallDoesNothing(t *testing.T) {
 			time.Sleep(tests.WatchedBy)
 			key, place = mu.Key(), tests.PlaceOf(t, etcd, "n", 0)
 			etcd.Intercept(late(time.Minute))
-			require.NoError(t, etcdlock.Recall(context.Background(), etcd.Client("first"), place, etcdlock.RecallRequest{Grace: time.Second}))
+			require.NoError(t, etcdlock.Recall(context.Background(), etcd.Client("first"), place,
+				etcdlock.RecallRequest{Grace: time.Second}))
 			require.NoError(t, mu.Unlock(context.Background()))
 			hold := tests.LockWithin(t, mu, time.Second)
 			for mu.Key() != key { // names are used in turn
@@ -360,7 +372,8 @@ func TestALateCopyOfARecallDoesNothing(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			require.Equal(t, before, etcd.Rev())
 			require.False(t, tests.IsRecalled(hold))
-			require.NoError(t, etcdlock.Recall(context.Background(), etcd.Client("first"), place, etcdlock.RecallRequest{}), "it is gone")
+			require.NoError(t, etcdlock.Recall(context.Background(), etcd.Client("first"), place,
+				etcdlock.RecallRequest{}), "it is gone")
 			require.Equal(t, before, etcd.Rev())
 			require.NoError(t, mu.Unlock(context.Background()))
 		})
@@ -396,7 +409,8 @@ func TestALateCopyOfARecallDoesNothing(t *testing.T) {
 			client.KV = &tests.Copying{KV: client.KV}
 			before := etcd.Rev()
 			place := tests.PlaceOf(t, etcd, "n", 0)
-			require.NoError(t, etcdlock.Recall(context.Background(), client, place, etcdlock.RecallRequest{}))
+			require.NoError(t,
+				etcdlock.Recall(context.Background(), client, place, etcdlock.RecallRequest{}))
 			require.EqualValues(t, 1, etcd.Rev()-before)
 			require.NoError(t, mu.Unlock(context.Background()))
 		})

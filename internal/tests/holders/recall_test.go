@@ -25,7 +25,8 @@ func requireRecalled(t *testing.T, mu *etcdlock.Mutex, hold context.Context, tok
 	t.Helper()
 	require.ErrorIs(t, hold.Err(), context.Canceled)
 	require.ErrorIs(t, context.Cause(hold), etcdlock.ErrRecalled)
-	require.Equal(t, &etcdlock.RecalledError{Name: "n", Token: token, By: "op", Reason: "update"}, context.Cause(hold))
+	require.Equal(t, &etcdlock.RecalledError{Name: "n", Token: token, By: "op", Reason: "update"},
+		context.Cause(hold))
 	require.Zero(t, mu.Token())
 	require.Empty(t, mu.Key())
 	require.Zero(t, mu.Deadline())
@@ -127,7 +128,8 @@ func TestARecalledKeyIsNotHandedOff(t *testing.T) {
 // Nor does the key linger after its Unlock.
 func TestARecalledKeyDoesNotLinger(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens, etcdlock.WithLinger(time.Hour))
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens,
+			etcdlock.WithLinger(time.Hour))
 		tests.LockWithin(t, mu, time.Second)
 		time.Sleep(tests.WatchedBy)
 		tests.Recall(t, etcd, 3*time.Second)
@@ -143,7 +145,8 @@ func TestAKeyThatLingersGivesWayToARecall(t *testing.T) {
 		return fake.Effect{Drop: c.Method == fake.Event}
 	}} {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens, etcdlock.WithLinger(time.Hour))
+			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens,
+				etcdlock.WithLinger(time.Hour))
 			etcd.Intercept(faults)
 			hold := tests.LockWithin(t, mu, time.Second)
 			time.Sleep(tests.WatchedBy)
@@ -248,7 +251,8 @@ func TestNobodyJoinsARecalledWaiter(t *testing.T) {
 				cancel()
 				require.ErrorIs(t, tests.SoonOr(t, first, "no end").err, context.Canceled)
 				synctest.Wait()
-				require.NotEqual(t, place.Token, tests.PlaceOf(t, etcd, "n", 1).Token, "the recalled place was handed down")
+				require.NotEqual(t, place.Token, tests.PlaceOf(t, etcd, "n", 1).Token,
+					"the recalled place was handed down")
 				require.NoError(t, writer.Unlock(context.Background()))
 				tests.UnlockAll(t, tests.SoonOr(t, second, "the second reader does not get in"))
 				return
@@ -276,7 +280,9 @@ func TestARecalledHoldMayEndOtherwise(t *testing.T) {
 		unlock error
 	}{
 		"deleted": {
-			then:  func(etcd *fake.Server, _ *etcdlock.Session, _ *etcdlock.Mutex) { etcd.DeleteKey(etcd.Keys("n/")[0]) },
+			then: func(etcd *fake.Server, _ *etcdlock.Session, _ *etcdlock.Mutex) {
+				etcd.DeleteKey(etcd.Keys("n/")[0])
+			},
 			cause: etcdlock.ErrKeyDeleted, unlock: etcdlock.ErrLost,
 		},
 		"put over without the lease": {
@@ -299,11 +305,15 @@ func TestARecalledHoldMayEndOtherwise(t *testing.T) {
 			cause: nil, unlock: etcdlock.ErrExpired,
 		},
 		"closed": {
-			then:  func(_ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) { _ = mu.Close(context.Background()) },
+			then: func(_ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+				_ = mu.Close(context.Background())
+			},
 			cause: etcdlock.ErrClosed, unlock: etcdlock.ErrNotHeld,
 		},
 		"the Session closed": {
-			then:  func(_ *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) { _ = s.Close(context.Background()) },
+			then: func(_ *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) {
+				_ = s.Close(context.Background())
+			},
 			cause: etcdlock.ErrClosed, unlock: etcdlock.ErrNotHeld,
 		},
 	} {
@@ -348,7 +358,8 @@ func TestMaxHoldGoesOnAfterARecall(t *testing.T) {
 		{9 * time.Second, 5 * time.Second, etcdlock.ErrMaxHold},
 	} {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens, etcdlock.WithMaxHold(5*time.Second))
+			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens,
+				etcdlock.WithMaxHold(5*time.Second))
 			start := time.Now()
 			hold := tests.LockWithin(t, mu, time.Second)
 			next := tests.LockLater(contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n"))
@@ -371,7 +382,8 @@ func TestMaxHoldGoesOnAfterARecall(t *testing.T) {
 // that the hold is whole. The last one releases.
 func TestHoldsThatNestAreRecalledTogether(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens, etcdlock.WithReentrancy())
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens,
+			etcdlock.WithReentrancy())
 		outer := tests.LockWithin(t, mu, time.Second)
 		require.NoError(t, mu.Lock(outer))
 		inner := mu.Context(outer)
@@ -401,11 +413,13 @@ func TestWhoDoesNotListenIsNotRecalled(t *testing.T) {
 		require.Nil(t, etcdlock.RecallFrom(hold))
 		lease, err := operator.Grant(context.Background(), 60)
 		require.NoError(t, err)
-		require.NoError(t, etcd.PutKey(fmt.Sprintf("n/%x", lease.ID), lease.ID)) // as concurrency.Mutex does
+		// as concurrency.Mutex does
+		require.NoError(t, etcd.PutKey(fmt.Sprintf("n/%x", lease.ID), lease.ID))
 		time.Sleep(tests.WatchedBy)
 		before := etcd.Rev()
 		for i := range 2 {
-			err := etcdlock.Recall(context.Background(), operator, tests.PlaceOf(t, etcd, "n", i), etcdlock.RecallRequest{})
+			err := etcdlock.Recall(context.Background(), operator, tests.PlaceOf(t, etcd, "n", i),
+				etcdlock.RecallRequest{})
 			require.ErrorIs(t, err, etcdlock.ErrNotRecallable)
 			require.EqualError(t, err, `etcdlock: recall "n": does not listen to a recall`)
 		}
@@ -414,7 +428,8 @@ func TestWhoDoesNotListenIsNotRecalled(t *testing.T) {
 		place := tests.PlaceOf(t, etcd, "n", 0)
 		require.NoError(t, mu.Unlock(context.Background()))
 		before = etcd.Rev()
-		require.NoError(t, etcdlock.Recall(context.Background(), operator, place, etcdlock.RecallRequest{}), "it is gone")
+		require.NoError(t,
+			etcdlock.Recall(context.Background(), operator, place, etcdlock.RecallRequest{}), "it is gone")
 		require.Equal(t, before, etcd.Rev())
 	})
 }
@@ -427,18 +442,23 @@ func TestARecallNobodyCanMean(t *testing.T) {
 		c := etcdlock.Contender{Name: "n", Key: "n/k", Token: 5}
 		for name, call := range map[string]func() error{
 			"nil context": func() error { return etcdlock.Recall(none, kv, c, etcdlock.RecallRequest{}) },
-			"nil KV":      func() error { return etcdlock.Recall(context.Background(), nil, c, etcdlock.RecallRequest{}) },
+			"nil KV": func() error {
+				return etcdlock.Recall(context.Background(), nil, c, etcdlock.RecallRequest{})
+			},
 			"no contender": func() error {
-				return etcdlock.Recall(context.Background(), kv, etcdlock.Contender{Name: "n"}, etcdlock.RecallRequest{})
+				return etcdlock.Recall(context.Background(), kv, etcdlock.Contender{Name: "n"},
+					etcdlock.RecallRequest{})
 			},
 			"negative grace": func() error {
 				return etcdlock.Recall(context.Background(), kv, c, etcdlock.RecallRequest{Grace: -1})
 			},
 			"long By": func() error {
-				return etcdlock.Recall(context.Background(), kv, c, etcdlock.RecallRequest{By: strings.Repeat("x", 257)})
+				return etcdlock.Recall(context.Background(), kv, c,
+					etcdlock.RecallRequest{By: strings.Repeat("x", 257)})
 			},
 			"long Reason": func() error {
-				return etcdlock.Recall(context.Background(), kv, c, etcdlock.RecallRequest{Reason: strings.Repeat("x", 257)})
+				return etcdlock.Recall(context.Background(), kv, c,
+					etcdlock.RecallRequest{Reason: strings.Repeat("x", 257)})
 			},
 			"not UTF-8": func() error {
 				return etcdlock.Recall(context.Background(), kv, c, etcdlock.RecallRequest{By: "\xff"})
@@ -446,7 +466,8 @@ func TestARecallNobodyCanMean(t *testing.T) {
 		} {
 			require.Error(t, call(), name)
 		}
-		require.NoError(t, etcdlock.Recall(context.Background(), kv, c, etcdlock.RecallRequest{By: strings.Repeat("x", 256)}), "gone")
+		require.NoError(t, etcdlock.Recall(context.Background(), kv, c,
+			etcdlock.RecallRequest{By: strings.Repeat("x", 256)}), "gone")
 		require.Len(t, etcd.Calls(""), 1)
 		for _, most := range []time.Duration{0, -1} {
 			_, err := etcdlock.NewSession(kv, etcdlock.WithRecall(most))
@@ -466,7 +487,8 @@ func TestAMalformedRequestIsIgnored(t *testing.T) {
 		time.Sleep(tests.WatchedBy)
 		operator := etcd.Client("operator")
 		for _, request := range []string{
-			`null`, `7`, `{}`, `{"id":"x"}`, `{"grace_ms":5}`, `{"id":"x","grace_ms":-1}`, `{"id":"x","grace_ms":"5"}`,
+			`null`, `7`, `{}`, `{"id":"x"}`, `{"grace_ms":5}`, `{"id":"x","grace_ms":-1}`,
+			`{"id":"x","grace_ms":"5"}`,
 			`{"id":"x","grace_ms":5,"by":"` + strings.Repeat("x", 257) + `"}`, `{"id":7,"grace_ms":5}`,
 		} {
 			_, err := operator.Put(context.Background(), mu.Key(),
@@ -488,7 +510,8 @@ func TestAMalformedRequestIsIgnored(t *testing.T) {
 func TestRecallFromAsksTheInnermostHold(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := tests.SessionOf(t, etcd, "a")
-		outer, inner := contract.MutexOf(t, s, "n", tests.Listens), contract.MutexOf(t, s, "inner", tests.Listens)
+		outer, inner := contract.MutexOf(t, s, "n", tests.Listens),
+			contract.MutexOf(t, s, "inner", tests.Listens)
 		deaf := contract.MutexOf(t, s, "deaf")
 		ctx := tests.LockWithin(t, outer, time.Second)
 		tests.LockWithin(t, inner, time.Second)
@@ -515,7 +538,8 @@ func TestARecallIsReported(t *testing.T) {
 		trace.Recalled = func(_ context.Context, e etcdlock.RecalledEvent) {
 			o.Add("recalled %s %d %v", e.Name, e.Token, e.Request)
 		}
-		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens, etcdlock.WithTrace(trace),
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens,
+			etcdlock.WithTrace(trace),
 			etcdlock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		tests.LockWithin(t, mu, time.Second)
 		time.Sleep(tests.WatchedBy)
@@ -528,7 +552,8 @@ func TestARecallIsReported(t *testing.T) {
 		require.Len(t, events, 2)
 		require.Equal(t, "recalled n 2 {op update 1h0m0s}", events[0])
 		require.Contains(t, events[1], "released")
-		require.Contains(t, log.String(), `msg="etcdlock: lock recalled" name=n token=2 by=op reason=update grace=10s`)
+		require.Contains(t, log.String(),
+			`msg="etcdlock: lock recalled" name=n token=2 by=op reason=update grace=10s`)
 		require.NotContains(t, log.String(), "lost")
 	})
 }

@@ -67,8 +67,8 @@ func TestAYoungHoldWithContendersBehindItHearsOfARecallAtOnce(t *testing.T) {
 	}
 }
 
-// A hold that listens, and is short, costs nothing more than one that does not where no contender is
-// behind it, also where keys of nested names are.
+// A hold that listens, and is short, costs nothing more than one that does not where no contender
+// is behind it, also where keys of nested names are.
 func TestAShortHoldThatListensCostsNothingWithoutContendersBehindIt(t *testing.T) {
 	for _, nested := range []int{0, 5} {
 		var costs []map[string]int

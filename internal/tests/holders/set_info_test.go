@@ -75,8 +75,8 @@ func setsInfo(key string, effect fake.Effect) func(fake.Call) fake.Effect {
 }
 
 // SetInfo is a read, a transaction and one revision. Only the value changes, and in the value only
-// the info. The hold goes on, a waiter behind it notices nothing, and its own process tells the same
-// as etcd. If the key has that info already only the read is sent.
+// the info. The hold goes on, a waiter behind it notices nothing, and its own process tells the
+// same as etcd. If the key has that info already only the read is sent.
 func TestSetInfoChangesTheInfoAlone(t *testing.T) {
 	for name, lock := range informers {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +90,8 @@ func TestSetInfoChangesTheInfoAlone(t *testing.T) {
 					names = append(names, "m")
 				}
 				for _, info := range []string{"10.0.0.1:80", `<"é">`, "", strings.Repeat("x", 1024)} {
-					was, value, token := make([]etcdlock.Contender, len(names)), make([]map[string]any, len(names)), h.Token()
+					was, value, token := make([]etcdlock.Contender, len(names)),
+						make([]map[string]any, len(names)), h.Token()
 					for i, n := range names {
 						was[i], value[i] = tests.PlaceOf(t, etcd, n, 0), valueOf(t, etcd, n)
 					}
@@ -108,7 +109,8 @@ func TestSetInfoChangesTheInfoAlone(t *testing.T) {
 					require.Equal(t, token, h.Token())
 					time.Sleep(time.Minute)
 					require.Equal(t, token, h.Token())
-					lease, err := etcd.Client("op").TimeToLive(context.Background(), was[0].Lease, clientv3.WithAttachedKeys())
+					lease, err := etcd.Client("op").TimeToLive(context.Background(), was[0].Lease,
+						clientv3.WithAttachedKeys())
 					require.NoError(t, err)
 					require.Len(t, lease.Keys, len(names))
 
@@ -161,8 +163,8 @@ func TestSetInfoOfANestedNameIsOfThatName(t *testing.T) {
 	})
 }
 
-// A recall stays in the value: one from before, one that comes between the read and the transaction,
-// and one that comes later. The holder hears of each, and the info is set.
+// A recall stays in the value: one from before, one that comes between the read and the
+// transaction, and one that comes later. The holder hears of each, and the info is set.
 func TestSetInfoKeepsARecall(t *testing.T) {
 	for _, when := range []string{"before", "in between", "after", "after, and no event tells"} {
 		t.Run(when, func(t *testing.T) {
@@ -220,7 +222,9 @@ func TestALateCopyOfASetInfoDoesNothing(t *testing.T) {
 		"a newer info": func(t *testing.T, _ *fake.Server, mu *etcdlock.Mutex) {
 			require.NoError(t, mu.SetInfo(context.Background(), "newer"))
 		},
-		"a recall": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Mutex) { tests.Recall(t, etcd, time.Hour) },
+		"a recall": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Mutex) {
+			tests.Recall(t, etcd, time.Hour)
+		},
 		"another use of its name": func(t *testing.T, _ *fake.Server, mu *etcdlock.Mutex) {
 			key := mu.Key()
 			for begun := false; !begun || mu.Key() != key; begun = true { // names are used in turn
@@ -306,10 +310,11 @@ func TestSetInfoEndsWithItsContextOrItsHold(t *testing.T) {
 	})
 }
 
-// A key that may have another info is not handed on, and does not linger, though SetInfo has failed.
-// Its next hold has the info that its options say, whenever the request comes.
+// A key that may have another info is not handed on, and does not linger, though SetInfo has
+// failed. Its next hold has the info that its options say, whenever the request comes.
 func TestAKeyThatMayHaveAnotherInfoIsNotSharedOn(t *testing.T) {
-	for _, keeps := range []etcdlock.SessionOption{etcdlock.WithHandoff(100), etcdlock.WithLinger(time.Hour)} {
+	for _, keeps := range []etcdlock.SessionOption{etcdlock.WithHandoff(100),
+		etcdlock.WithLinger(time.Hour)} {
 		for what, effect := range map[string]fake.Effect{
 			"answered": {}, "the answer is lost": {DropReply: true}, "it comes late": {Drop: true, Again: 10 * time.Second},
 		} {
@@ -346,8 +351,8 @@ func TestAKeyThatMayHaveAnotherInfoIsNotSharedOn(t *testing.T) {
 	})
 }
 
-// Readers of a Session share their key, and so its info, those too that join later. The readers that
-// come after all of them have the info of their options.
+// Readers of a Session share their key, and so its info, those too that join later. The readers
+// that come after all of them have the info of their options.
 func TestReadersOfASessionShareTheInfo(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := tests.SessionOf(t, etcd, "a", tests.Listens)
@@ -377,8 +382,8 @@ func TestReadersOfASessionShareTheInfo(t *testing.T) {
 	})
 }
 
-// SetInfo never touches a key that is not the hold's own, and says how the hold was lost. It finds a
-// loss that nothing else has shown yet.
+// SetInfo never touches a key that is not the hold's own, and says how the hold was lost. It finds
+// a loss that nothing else has shown yet.
 func TestSetInfoOfALostHold(t *testing.T) {
 	for name, row := range map[string]struct {
 		opts   []etcdlock.Option
@@ -477,11 +482,12 @@ func TestSetInfoOfWhatCannotBeSet(t *testing.T) {
 	})
 }
 
-// A key that outlasts its hold goes on telling the info that was set. A process that adopts it tells
-// its own, and may change it. A SetInfo of the first process that comes late does nothing.
+// A key that outlasts its hold goes on telling the info that was set. A process that adopts it
+// tells its own, and may change it. A SetInfo of the first process that comes late does nothing.
 func TestAKeyThatOutlastsItsHoldKeepsTheInfo(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithMinHold(10*time.Second))
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n",
+			etcdlock.WithMinHold(10*time.Second))
 		for _, detaches := range []bool{false, true} {
 			tests.LockWithin(t, mu, time.Second)
 			etcd.Intercept(setsInfo(mu.Key(), fake.Effect{Again: 5 * time.Second}))
@@ -517,7 +523,8 @@ func TestSetInfoBesideAnUnlock(t *testing.T) {
 			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", etcdlock.WithLinger(time.Hour)), "n")
 			tests.LockWithin(t, mu, time.Second)
 			etcd.Intercept(func(c fake.Call) (e fake.Effect) {
-				if c.Process == "a" && c.Method == fake.Txn && (len(c.Puts) > 0 || !between) && len(c.Deletes) == 0 {
+				if c.Process == "a" && c.Method == fake.Txn && (len(c.Puts) > 0 || !between) &&
+					len(c.Deletes) == 0 {
 					e.Delay = 100 * time.Millisecond
 				}
 				return e
@@ -543,7 +550,9 @@ func TestSetInfoMayBeCalledAtTheSameTime(t *testing.T) {
 		tests.LockWithin(t, mu, time.Second)
 		var calls []<-chan error
 		for i := range 10 {
-			calls = append(calls, contract.Async(func() error { return mu.SetInfo(context.Background(), fmt.Sprint(i)) }))
+			calls = append(calls, contract.Async(func() error {
+				return mu.SetInfo(context.Background(), fmt.Sprint(i))
+			}))
 		}
 		for _, call := range calls {
 			require.NoError(t, tests.SoonOr(t, call, "SetInfo does not return"))

@@ -70,8 +70,8 @@ func (w *watcher) sights() string {
 	return strings.Join(all, " ")
 }
 
-// While nobody holds, and keys of nested names come and go below the name, WatchHolder reads none of
-// them again and again. It sees the holder that comes then, though no event tells.
+// While nobody holds, and keys of nested names come and go below the name, WatchHolder reads none
+// of them again and again. It sees the holder that comes then, though no event tells.
 func TestWatchHolderOfAFreeNameReadsNoNestedNames(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		const nested, minutes = 1000, 10
@@ -116,7 +116,8 @@ func TestWatchHolderSeesEachHolder(t *testing.T) {
 		w := watches(etcd.Client("w"), "n")
 		synctest.Wait()
 		require.Equal(t, "-", w.sights())
-		a := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithInfo("10.0.0.1:80"), tests.Listens)
+		a := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithInfo("10.0.0.1:80"),
+			tests.Listens)
 		b := contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n")
 		tests.LockWithin(t, a, time.Second)
 		synctest.Wait()
@@ -205,7 +206,8 @@ func TestWatchHolderOutlivesLostEvents(t *testing.T) {
 			tests.LockWithin(t, mu, time.Second)
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
-			require.True(t, strings.HasSuffix(w.sights(), " "+tests.PlaceOf(t, etcd, "n", 0).Owner), w.sights())
+			require.True(t, strings.HasSuffix(w.sights(), " "+tests.PlaceOf(t, etcd, "n", 0).Owner),
+				w.sights())
 			require.NoError(t, mu.Unlock(context.Background()))
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
@@ -331,7 +333,8 @@ func TestWatchHolderNeverGoesBack(t *testing.T) {
 				return fake.Effect{}
 			}
 			n++
-			return fake.Effect{Delay: time.Duration(n%5) * 300 * time.Millisecond, DelayReply: time.Duration(n%3) * 700 * time.Millisecond}
+			return fake.Effect{Delay: time.Duration(n%5) * 300 * time.Millisecond,
+				DelayReply: time.Duration(n%3) * 700 * time.Millisecond}
 		})
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")
 		for range 200 {

@@ -43,7 +43,8 @@ func TestALossOfOneOfSeveralNames(t *testing.T) {
 			err := h.Unlock(context.Background())
 			lost, ok := errors.AsType[*etcdlock.LostError](err)
 			require.True(t, ok, "%v", err)
-			require.Equal(t, &etcdlock.LostError{Name: "y", Token: token, Reason: etcdlock.ErrKeyDeleted}, lost)
+			require.Equal(t, &etcdlock.LostError{Name: "y", Token: token, Reason: etcdlock.ErrKeyDeleted},
+				lost)
 			synctest.Wait()
 			for _, name := range []string{"x", "y", "z"} {
 				require.Empty(t, keysBelow(t, etcd, name))
@@ -111,7 +112,8 @@ func TestSeveralNamesEndTogether(t *testing.T) {
 func TestAKeyOfSeveralThatIsDeletedIsMissed(t *testing.T) {
 	for _, name := range []string{"x", "y"} {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-			s, other := tests.SessionOf(t, etcd, "a"), contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "y")
+			s, other := tests.SessionOf(t, etcd, "a"),
+				contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "y")
 			tests.LockWithin(t, other, time.Second)
 			in := allLater(s, "x", "y")
 			time.Sleep(3 * time.Second)

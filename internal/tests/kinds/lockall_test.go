@@ -30,9 +30,13 @@ func manyNames(n int) (names []string) {
 }
 
 // allWithin is LockAll, and fails if that takes longer than most.
-func allWithin(t *testing.T, s *etcdlock.Session, most time.Duration, names ...string) *etcdlock.Hold {
+func allWithin(
+	t *testing.T, s *etcdlock.Session, most time.Duration, names ...string,
+) *etcdlock.Hold {
 	t.Helper()
-	h := tests.HoldWithin(t, most, func(ctx context.Context) (*etcdlock.Hold, error) { return s.LockAll(ctx, names...) })
+	h := tests.HoldWithin(t, most, func(ctx context.Context) (*etcdlock.Hold, error) {
+		return s.LockAll(ctx, names...)
+	})
 	require.Len(t, h.IsOwner(), len(names))
 	return h
 }
@@ -52,7 +56,8 @@ func allLater(s *etcdlock.Session, names ...string) <-chan *etcdlock.Hold {
 // keysBelow returns the keys below a name, with their create revisions, as etcd has them.
 func keysBelow(t *testing.T, etcd *fake.Server, name string) map[string]int64 {
 	t.Helper()
-	resp, err := etcd.Client("operator").Get(context.Background(), line.Prefix(name), clientv3.WithPrefix())
+	resp, err := etcd.Client("operator").Get(context.Background(), line.Prefix(name),
+		clientv3.WithPrefix())
 	require.NoError(t, err)
 	keys := make(map[string]int64)
 	for _, kv := range resp.Kvs {
@@ -152,7 +157,8 @@ func TestTheNamesOfALockAll(t *testing.T) {
 			{[]string{"a", "b/"}, `name "b/" ends with "/"`},
 			{[]string{"a", strings.Repeat("n", 1025)}, "1025 bytes"},
 		} {
-			for _, lock := range []func(context.Context, ...string) (*etcdlock.Hold, error){s.LockAll, s.TryLockAll} {
+			for _, lock := range []func(context.Context, ...string) (*etcdlock.Hold, error){s.LockAll,
+				s.TryLockAll} {
 				h, err := lock(context.Background(), row.names...)
 				require.Nil(t, h)
 				require.ErrorContains(t, err, row.text)
@@ -300,8 +306,9 @@ func TestALockAllThatGivesUp(t *testing.T) {
 // another.
 func TestSeveralNamesNeverWaitInACircle(t *testing.T) {
 	options := map[string][]etcdlock.SessionOption{
-		"strict": nil, "hand-offs": {etcdlock.WithHandoff(3)}, "linger": {etcdlock.WithLinger(time.Second)},
-		"both": {etcdlock.WithHandoff(3), etcdlock.WithLinger(time.Second)},
+		"strict": nil, "hand-offs": {etcdlock.WithHandoff(3)},
+		"linger": {etcdlock.WithLinger(time.Second)},
+		"both":   {etcdlock.WithHandoff(3), etcdlock.WithLinger(time.Second)},
 	}
 	sets := [][]string{
 		{"a", "b"}, {"b", "a"}, {"b", "c"}, {"c", "b", "a"}, {"a", "c"}, {"a"}, {"b"}, {"c"},
@@ -342,7 +349,10 @@ func TestSeveralNamesNeverWaitInACircle(t *testing.T) {
 								if len(names) == 1 {
 									do = func(f func(context.Context) error) error { return single.Do(ctx, f) }
 								}
-								if err := do(func(context.Context) error { work(who, names, i+g); return nil }); err != nil {
+								if err := do(func(context.Context) error {
+									work(who, names, i+g)
+									return nil
+								}); err != nil {
 									t.Errorf("%s, %v: %v", who, names, err)
 									return
 								}
@@ -435,9 +445,13 @@ func TestWhatIsToldOfSeveralNames(t *testing.T) {
 			Acquired: func(_ context.Context, e etcdlock.AcquiredEvent) {
 				say("%s acquired %d behind %d", e.Name, e.Token, e.Ahead)
 			},
-			Released: func(_ context.Context, e etcdlock.ReleasedEvent) { say("%s released %d", e.Name, e.Token) },
-			GaveUp:   func(_ context.Context, e etcdlock.GaveUpEvent) { say("%s gave up behind %d", e.Name, e.Ahead) },
-			Lost:     func(_ context.Context, e etcdlock.LostEvent) { say("%s lost %d", e.Name, e.Token) },
+			Released: func(_ context.Context, e etcdlock.ReleasedEvent) {
+				say("%s released %d", e.Name, e.Token)
+			},
+			GaveUp: func(_ context.Context, e etcdlock.GaveUpEvent) {
+				say("%s gave up behind %d", e.Name, e.Ahead)
+			},
+			Lost: func(_ context.Context, e etcdlock.LostEvent) { say("%s lost %d", e.Name, e.Token) },
 		}
 		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(trace))
 		other := contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "y")

@@ -80,7 +80,8 @@ func TestAPermitBehindOthersGetsInWithTheLastOfThem(t *testing.T) {
 		tests.UnlockAll(t, tests.SoonOr(t, permit, "it does not get in"))
 		require.Less(t, time.Since(start), time.Second)
 	})
-	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) { // or permits, with a Mutex before them
+	// or permits, with a Mutex before them
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "first"), "n")
 		tests.LockWithin(t, mu, time.Second)
 		var before []<-chan *etcdlock.Hold
@@ -253,7 +254,8 @@ func TestAHandOverOfPermitsCostsWhatTheLimitSays(t *testing.T) {
 				ctx, leave := context.WithCancel(context.Background())
 				defer leave()
 				for i := range n {
-					sem := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, fmt.Sprint(i), etcdlock.WithTTL(time.Hour)), limit)
+					sem := tests.SemaphoreOf(t,
+						tests.SessionOf(t, etcd, fmt.Sprint(i), etcdlock.WithTTL(time.Hour)), limit)
 					go func() {
 						if h, err := sem.Acquire(ctx, 1); err == nil {
 							in <- h

@@ -19,8 +19,12 @@ import (
 // nobody of the Session gets in before the last of them has unlocked.
 func TestAKeyThatReadersShareIsLostToAll(t *testing.T) {
 	faults := map[string]func(etcd *fake.Server, s *etcdlock.Session){
-		"its lease is revoked": func(etcd *fake.Server, s *etcdlock.Session) { etcd.RevokeLease(s.Lease()) },
-		"it is deleted":        func(etcd *fake.Server, _ *etcdlock.Session) { etcd.DeleteKey(etcd.Keys("n/")[0]) },
+		"its lease is revoked": func(etcd *fake.Server, s *etcdlock.Session) {
+			etcd.RevokeLease(s.Lease())
+		},
+		"it is deleted": func(etcd *fake.Server, _ *etcdlock.Session) {
+			etcd.DeleteKey(etcd.Keys("n/")[0])
+		},
 		"it is not renewed": func(etcd *fake.Server, _ *etcdlock.Session) {
 			etcd.Intercept(tests.FromNth(1, fake.KeepAlive, fake.Effect{Drop: true}))
 		},
@@ -117,7 +121,8 @@ func TestCloseOfAnRWMutexEndsItsReads(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := tests.SessionOf(t, etcd, "a")
 		rw, other := tests.RWMutexOf(t, s), tests.RWMutexOf(t, s)
-		mine := []*etcdlock.Hold{tests.RLockWithin(t, rw, time.Second), tests.RLockWithin(t, rw, time.Second)}
+		mine := []*etcdlock.Hold{tests.RLockWithin(t, rw, time.Second),
+			tests.RLockWithin(t, rw, time.Second)}
 		theirs := tests.RLockWithin(t, other, time.Second)
 		ctx := mine[1].Context(context.Background())
 		writer := tests.RWMutexOf(t, tests.SessionOf(t, etcd, "b"))
@@ -211,7 +216,8 @@ func TestReadersLoseAKeyThatASetBackTakesAway(t *testing.T) {
 		tests.UnlockAll(t, tests.RLockWithin(t, rw, time.Second))
 		snapshot := etcd.Snapshot()
 		first, second := tests.RLockWithin(t, rw, time.Second), tests.RLockWithin(t, rw, time.Second)
-		contexts := []context.Context{first.Context(context.Background()), second.Context(context.Background())}
+		contexts := []context.Context{first.Context(context.Background()),
+			second.Context(context.Background())}
 		time.Sleep(5 * time.Second)
 		etcd.Restore(snapshot, 2)
 		for _, ctx := range contexts {

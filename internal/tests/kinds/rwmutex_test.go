@@ -76,8 +76,8 @@ func TestWhatReadsCost(t *testing.T) {
 	})
 }
 
-// However many other Sessions read, a read joins that of its own Session, at the cost of a read and a
-// watch.
+// However many other Sessions read, a read joins that of its own Session, at the cost of a read and
+// a watch.
 func TestAReadJoinsHoweverManyOtherSessionsRead(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var reads []*etcdlock.Hold
@@ -136,7 +136,9 @@ func TestAWriterHandsOverToAllReadersThatWait(t *testing.T) {
 // that could share with the holder.
 func TestReadersAndWritersGetInAsTheyCame(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		lock := func(name string) *etcdlock.RWMutex { return tests.RWMutexOf(t, tests.SessionOf(t, etcd, name)) }
+		lock := func(name string) *etcdlock.RWMutex {
+			return tests.RWMutexOf(t, tests.SessionOf(t, etcd, name))
+		}
 		r1, r2, r3, w1, w2 := lock("r1"), lock("r2"), lock("r3"), lock("w1"), lock("w2")
 		h1 := tests.RLockWithin(t, r1, time.Second)
 		h2 := tests.RLockWithin(t, r2, time.Second)
@@ -168,7 +170,8 @@ func TestReadersAndWritersGetInAsTheyCame(t *testing.T) {
 func TestAWriterWaitsForEveryReaderOfItsSession(t *testing.T) {
 	for _, where := range []string{"a", "b"} {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-			sessions := map[string]*etcdlock.Session{"a": tests.SessionOf(t, etcd, "a"), "b": tests.SessionOf(t, etcd, "b")}
+			sessions := map[string]*etcdlock.Session{"a": tests.SessionOf(t, etcd, "a"),
+				"b": tests.SessionOf(t, etcd, "b")}
 			rw := tests.RWMutexOf(t, sessions["a"])
 			var reads []*etcdlock.Hold
 			for range 5 {
@@ -196,12 +199,15 @@ func TestAWriterWaitsForEveryReaderOfItsSession(t *testing.T) {
 // the local line, and for one of another Session, of this package or not. A reader that has
 // waited behind a writer that gave up joins.
 func TestNobodyJoinsWhileAWriterWaits(t *testing.T) {
-	rows := map[string]func(t *testing.T, etcd *fake.Server, home *etcdlock.Session) (lock, unlock func(context.Context) error){
-		"at home": func(t *testing.T, _ *fake.Server, home *etcdlock.Session) (_, _ func(context.Context) error) {
+	rows := map[string]func(t *testing.T, etcd *fake.Server,
+		home *etcdlock.Session) (lock, unlock func(context.Context) error){
+		"at home": func(t *testing.T, _ *fake.Server,
+			home *etcdlock.Session) (_, _ func(context.Context) error) {
 			rw := tests.RWMutexOf(t, home)
 			return rw.Lock, rw.Unlock
 		},
-		"elsewhere": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session) (_, _ func(context.Context) error) {
+		"elsewhere": func(t *testing.T, etcd *fake.Server,
+			_ *etcdlock.Session) (_, _ func(context.Context) error) {
 			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n")
 			return mu.Lock, mu.Unlock
 		},
@@ -378,7 +384,8 @@ func TestNobodyJoinsAKeyWhoseLeaseDoesNotLast(t *testing.T) {
 			s := tests.SessionOf(t, etcd, "a")
 			rw := tests.RWMutexOf(t, s)
 			first, second := tests.RLockWithin(t, rw, time.Second), tests.RLockWithin(t, rw, time.Second)
-			etcd.Intercept(tests.OnlyNth(len(etcd.Calls(fake.Txn))+1, fake.Txn, fake.Effect{After: fake.Unavailable}))
+			etcd.Intercept(tests.OnlyNth(len(etcd.Calls(fake.Txn))+1, fake.Txn,
+				fake.Effect{After: fake.Unavailable}))
 			other, err := s.Mutex("other")
 			require.NoError(t, err)
 			require.NoError(t, other.Lock(context.Background())) // its put is doubtful
@@ -437,8 +444,8 @@ func TestThoseRightBehindTheFirstReaderGetInWithIt(t *testing.T) {
 	})
 }
 
-// putBetweenWriters unlocks rw, whose reads that wait come to etcd's line by that: between a writer,
-// which holds, and a late one, which waits behind them.
+// putBetweenWriters unlocks rw, whose reads that wait come to etcd's line by that: between a
+// writer, which holds, and a late one, which waits behind them.
 func putBetweenWriters(t *testing.T, etcd *fake.Server, rw *etcdlock.RWMutex) (
 	writer, late *etcdlock.Mutex, behind <-chan error,
 ) {
@@ -474,7 +481,8 @@ func TestAReaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 		require.Equal(t, rev, etcd.Rev(), "its key stays")
 		tests.StillWaits(t, second, "one writes")
 		require.NoError(t, writer.Unlock(context.Background()))
-		h2, h3 := tests.SoonOr(t, second, "the second does not get in"), tests.SoonOr(t, third, "nor does the third")
+		h2, h3 := tests.SoonOr(t, second, "the second does not get in"),
+			tests.SoonOr(t, third, "nor does the third")
 		require.Equal(t, h2.Token(), h3.Token())
 		tests.StillWaits(t, behind, "two read")
 		tests.StillWaits(t, fourth, "a writer came before it")
@@ -486,9 +494,9 @@ func TestAReaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 	})
 }
 
-// The reads that wait at a place, and behind it, give up all at once. Some are handed the place down
-// when their own context has ended already, and pass it on. The next read came after the put, and
-// after a writer of another Session: it does not get in before that.
+// The reads that wait at a place, and behind it, give up all at once. Some are handed the place
+// down when their own context has ended already, and pass it on. The next read came after the put,
+// and after a writer of another Session: it does not get in before that.
 func TestAReadTakesOverNoPlaceThatWasPutBeforeItCame(t *testing.T) {
 	for range 20 {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -515,8 +523,8 @@ func TestAReadTakesOverNoPlaceThatWasPutBeforeItCame(t *testing.T) {
 	}
 }
 
-// A release has put a key for a read that gives up before the answer. The next read came after the put,
-// and after a writer of another Session: it does not get in before that.
+// A release has put a key for a read that gives up before the answer. The next read came after the
+// put, and after a writer of another Session: it does not get in before that.
 func TestAReadTakesOverNoPlaceThatAReleaseHasPut(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		ctx, giveUp := context.WithCancel(context.Background())

@@ -44,7 +44,9 @@ func TestALimitAndPermitsAreInRange(t *testing.T) {
 			require.ErrorContains(t, err, fmt.Sprintf("%d permits: must be 1 to the limit of 3", n))
 			_, err = sem.TryAcquire(context.Background(), n)
 			require.ErrorContains(t, err, fmt.Sprint(n))
-			require.ErrorIs(t, sem.Do(context.Background(), n, func(context.Context) error { return nil }), etcdlock.ErrNotRun)
+			require.ErrorIs(t, sem.Do(context.Background(), n, func(context.Context) error {
+				return nil
+			}), etcdlock.ErrNotRun)
 		}
 		require.Equal(t, "n", sem.Name())
 		require.Zero(t, len(etcd.Calls(fake.Txn)))
@@ -190,7 +192,8 @@ func TestTheLeastOfTheLimitsInLineCounts(t *testing.T) {
 func TestPermitsAndOthersOfTheNameExclude(t *testing.T) {
 	for _, where := range []string{"a", "b"} {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-			sessions := map[string]*etcdlock.Session{"a": tests.SessionOf(t, etcd, "a"), "b": tests.SessionOf(t, etcd, "b")}
+			sessions := map[string]*etcdlock.Session{"a": tests.SessionOf(t, etcd, "a"),
+				"b": tests.SessionOf(t, etcd, "b")}
 			sem := tests.SemaphoreOf(t, sessions["a"], 2)
 			m := contract.MutexOf(t, sessions[where], "n")
 			rw := tests.RWMutexOf(t, sessions[where])
@@ -318,7 +321,8 @@ func (r *repeating) Read(b []byte) (int, error) {
 func TestPermitsOfASessionHaveAKeyEach(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		sem := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "a"), 2)
-		tests.UnlockAll(t, tests.AcquireWithin(t, tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "b"), 9), 1, time.Second))
+		tests.UnlockAll(t, tests.AcquireWithin(t, tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "b"), 9),
+			1, time.Second))
 		uuid.SetRand(&repeating{})
 		defer uuid.SetRand(nil)
 		a, b := tests.AcquireWithin(t, sem, 1, time.Second), tests.AcquireWithin(t, sem, 1, time.Second)
@@ -560,8 +564,10 @@ func TestPermitsKeepTheOptions(t *testing.T) {
 // it held, not earlier. Each permit reports what its Semaphore was given.
 func TestAPermitIsRecalledAlone(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		sem := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "a"), 2, tests.Listens, etcdlock.WithInfo("rack 7"))
-		first, second := tests.AcquireWithin(t, sem, 1, time.Second), tests.AcquireWithin(t, sem, 1, time.Second)
+		sem := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "a"), 2, tests.Listens,
+			etcdlock.WithInfo("rack 7"))
+		first, second := tests.AcquireWithin(t, sem, 1, time.Second),
+			tests.AcquireWithin(t, sem, 1, time.Second)
 		next := tests.AcquireLater(tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "b"), 2), 1)
 		stays, goes := first.Context(context.Background()), second.Context(context.Background())
 		time.Sleep(tests.WatchedBy)

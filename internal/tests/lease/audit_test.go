@@ -21,8 +21,12 @@ import (
 func TestALossFromOutsideIsNoticedWithinAboutASecond(t *testing.T) {
 	const noticed = tests.WatchedBy + 50*time.Millisecond
 	ways := map[string]func(*fake.Server, *etcdlock.Session, *etcdlock.Mutex){
-		"the key is deleted":   func(etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) { etcd.DeleteKey(mu.Key()) },
-		"the lease is revoked": func(etcd *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) { etcd.RevokeLease(s.Lease()) },
+		"the key is deleted": func(etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+			etcd.DeleteKey(mu.Key())
+		},
+		"the lease is revoked": func(etcd *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) {
+			etcd.RevokeLease(s.Lease())
+		},
 	}
 	for name, takeAway := range ways {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +51,8 @@ func TestALossFromOutsideIsNoticedWithinAboutASecond(t *testing.T) {
 // 0 s n is locked, 1 s unlocked, 3 s a late copy of the transaction that locked it puts its
 // key again. No event shows that. The key blocks the others only until the next audit.
 func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
-	recallable := []etcdlock.SessionOption{etcdlock.WithRecall(time.Second)} // its other audits read values
+	// its other audits read values
+	recallable := []etcdlock.SessionOption{etcdlock.WithRecall(time.Second)}
 	rows := []struct {
 		promise     string
 		held, waits bool
@@ -123,7 +128,9 @@ func TestAStrayIsSweptWhereAnswersAreSlow(t *testing.T) {
 		mu := contract.MutexOf(t, s, "n")
 		tests.LockWithin(t, mu, time.Second)
 		require.NoError(t, mu.Unlock(context.Background()))
-		etcd.Intercept(func(fake.Call) fake.Effect { return fake.Effect{DelayReply: 1200 * time.Millisecond} })
+		etcd.Intercept(func(fake.Call) fake.Effect {
+			return fake.Effect{DelayReply: 1200 * time.Millisecond}
+		})
 		time.Sleep(3100 * time.Millisecond) // between two ticks of the keeper, at 350 ms each
 		require.Len(t, etcd.Keys("n/"), 1, "no late copy")
 		time.Sleep(tests.SeldomLook + 4*time.Second)

@@ -65,7 +65,8 @@ func TestAcquireTimeoutBoundsTheWaitToTheInstant(t *testing.T) {
 		},
 		{"no watch is answered", tests.FromNth(1, fake.Watch, fake.Effect{Drop: true}), false, 0},
 		{"no read and no watch is answered", func(c fake.Call) fake.Effect {
-			return fake.Effect{Drop: c.Method == fake.Watch || c.Method == fake.Range || c.Method == fake.Txn && len(c.Puts) == 0}
+			return fake.Effect{Drop: c.Method == fake.Watch || c.Method == fake.Range ||
+				c.Method == fake.Txn && len(c.Puts) == 0}
 		}, false, 50 * time.Millisecond},
 	}
 	for _, row := range rows {
@@ -165,7 +166,8 @@ func TestALeaseThatIsBeingGivenBackIsNotUsed(t *testing.T) {
 func TestALeaseWhoseGrantComesTooLateIsNotHeldWith(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		etcd.Intercept(tests.FromNth(1, fake.Grant, fake.Effect{DelayReply: 300 * time.Millisecond}))
-		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(2*time.Second), etcdlock.WithSafetyMargin(1900*time.Millisecond))
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(2*time.Second),
+			etcdlock.WithSafetyMargin(1900*time.Millisecond))
 		mu := contract.MutexOf(t, s, "n")
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -262,7 +264,8 @@ func TestAThousandNamesCostOneLeaseAndOneRenewalPerThirdOfTheTTL(t *testing.T) {
 		require.Len(t, etcd.Leases(), 1)
 		require.Len(t, etcd.Keys(""), 1000)
 		require.Len(t, etcd.Calls(fake.KeepAlive), 30)
-		require.LessOrEqual(t, len(etcd.Calls(fake.TimeToLive)), 30, "%v", sentAfter(etcd.Calls(fake.TimeToLive), start))
+		require.LessOrEqual(t, len(etcd.Calls(fake.TimeToLive)), 30, "%v",
+			sentAfter(etcd.Calls(fake.TimeToLive), start))
 		require.NotEmpty(t, etcd.Calls(fake.TimeToLive))
 	})
 }
@@ -292,7 +295,8 @@ func TestAfterADoubtfulLockTheNextOneUsesAnotherLease(t *testing.T) {
 		require.NoError(t, holdB.Err())
 		require.NoError(t, b.Unlock(context.Background()))
 		synctest.Wait()
-		require.Equal(t, []clientv3.LeaseID{second}, etcd.Leases(), "the doubtful lease is revoked with its last hold")
+		require.Equal(t, []clientv3.LeaseID{second}, etcd.Leases(),
+			"the doubtful lease is revoked with its last hold")
 		require.NoError(t, c.Unlock(context.Background()))
 	})
 }

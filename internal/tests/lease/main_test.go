@@ -1,5 +1,5 @@
-// Package lease tests the lease of a Session: its renewals and how long it is trusted, the audits of
-// its keys, and how it is given back.
+// Package lease tests the lease of a Session: its renewals and how long it is trusted, the audits
+// of its keys, and how it is given back.
 package lease
 
 import (

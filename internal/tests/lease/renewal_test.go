@@ -77,11 +77,14 @@ func TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway(t *testing.T) {
 			tests.FromNth(1, fake.KeepAlive, hang), 24*s - time.Millisecond},
 		{"etcd grants 48 s for 24 s -> that counts, with a margin of 6 s", nil, 48,
 			tests.FromNth(3, fake.KeepAlive, hang), 32*s + 42*s},
-		{"etcd grants 48 s for 24 s -> an explicit margin stays", []etcdlock.SessionOption{etcdlock.WithSafetyMargin(5 * s)}, 48,
+		{"etcd grants 48 s for 24 s -> an explicit margin stays",
+			[]etcdlock.SessionOption{etcdlock.WithSafetyMargin(5 * s)}, 48,
 			tests.FromNth(1, fake.KeepAlive, hang), 43 * s},
-		{"10.001 s are rounded up to 11 s", []etcdlock.SessionOption{etcdlock.WithTTL(10_001 * time.Millisecond)}, 0,
+		{"10.001 s are rounded up to 11 s",
+			[]etcdlock.SessionOption{etcdlock.WithTTL(10_001 * time.Millisecond)}, 0,
 			tests.FromNth(1, fake.KeepAlive, hang), 11 * s * 7 / 8},
-		{"a millisecond is rounded up to 1 s", []etcdlock.SessionOption{etcdlock.WithTTL(time.Millisecond)}, 0,
+		{"a millisecond is rounded up to 1 s",
+			[]etcdlock.SessionOption{etcdlock.WithTTL(time.Millisecond)}, 0,
 			tests.FromNth(1, fake.KeepAlive, hang), s * 7 / 8},
 	}
 	for _, row := range rows {
@@ -179,7 +182,8 @@ func TestALostLeaseIsRenewedNoMore(t *testing.T) {
 		hold := tests.LockWithin(t, mu, time.Second)
 		require.Equal(t, 21*time.Second, tests.EndsAfter(t, hold, start))
 		attempts := len(etcd.Calls(fake.KeepAlive))
-		other := contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n", etcdlock.WithAcquireTimeout(tests.TTL))
+		other := contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n",
+			etcdlock.WithAcquireTimeout(tests.TTL))
 		require.NoError(t, other.Lock(context.Background()))
 		for _, c := range etcd.Calls(fake.KeepAlive)[attempts:] {
 			require.Equal(t, "b", c.Process, "the lost lease was renewed after %v", c.At.Sub(start))
@@ -256,7 +260,8 @@ func TestAFailedRenewalIsFollowedByTwoAtOnce(t *testing.T) {
 					return fake.Effect{}
 				})
 				start := time.Now()
-				hold := tests.LockWithin(t, contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n"), time.Second)
+				hold := tests.LockWithin(t, contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n"),
+					time.Second)
 				time.Sleep(20 * time.Second)
 				sent := sentAfter(etcd.Calls(fake.KeepAlive), start)
 				require.GreaterOrEqual(t, len(sent), 3)
@@ -330,7 +335,8 @@ func TestOneAnswerPerPeriodKeepsTheHold(t *testing.T) {
 				etcd.Intercept(func(c fake.Call) fake.Effect {
 					return fake.Effect{Drop: c.Method == fake.KeepAlive && c.N%every != 0}
 				})
-				hold := tests.LockWithin(t, contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n"), time.Second)
+				hold := tests.LockWithin(t, contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n"),
+					time.Second)
 				time.Sleep(100 * tests.TTL)
 				require.NoError(t, hold.Err(), context.Cause(hold))
 			})

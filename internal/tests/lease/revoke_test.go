@@ -58,7 +58,9 @@ func TestCloseHasItsOwnTimeToRevokeALease(t *testing.T) {
 			mu := contract.MutexOf(t, s, "n")
 			tests.LockWithin(t, mu, time.Second)
 			require.NoError(t, mu.Unlock(context.Background()))
-			etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Drop: c.Method == fake.Revoke} })
+			etcd.Intercept(func(c fake.Call) fake.Effect {
+				return fake.Effect{Drop: c.Method == fake.Revoke}
+			})
 			for len(etcd.Calls(fake.Revoke)) == 0 {
 				time.Sleep(time.Second)
 			}
@@ -75,7 +77,8 @@ func TestCloseHasItsOwnTimeToRevokeALease(t *testing.T) {
 				return
 			}
 			require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
-			require.WithinRange(t, time.Now(), began.Add(2*tests.TTL), began.Add(3*tests.TTL)) // with an attempt and its pause
+			// with an attempt and its pause
+			require.WithinRange(t, time.Now(), began.Add(2*tests.TTL), began.Add(3*tests.TTL))
 		})
 	}
 }

@@ -21,7 +21,8 @@ import (
 // while the margin is up to a quarter of it, and above that four ninths of the span.
 func atEachMargin(
 	t *testing.T,
-	test func(t *testing.T, etcd *fake.Server, span, period time.Duration, opts []etcdlock.SessionOption),
+	test func(t *testing.T, etcd *fake.Server, span, period time.Duration,
+		opts []etcdlock.SessionOption),
 ) {
 	t.Helper()
 	run := func(name string, margin, period time.Duration, opts ...etcdlock.SessionOption) {
@@ -38,14 +39,16 @@ func atEachMargin(
 	}
 	for _, percent := range []time.Duration{26, 34, 40, 50, 60, 66, 67, 75, 80, 90, 93, 95} {
 		margin := tests.TTL / 100 * percent
-		run(fmt.Sprint(int(percent), " percent"), margin, (tests.TTL-margin)/9*4, etcdlock.WithSafetyMargin(margin))
+		run(fmt.Sprint(int(percent), " percent"), margin, (tests.TTL-margin)/9*4,
+			etcdlock.WithSafetyMargin(margin))
 	}
 }
 
 // Whatever the margin, a healthy etcd loses no hold. It is asked once in each period.
 func TestNoMarginLosesTheHoldsOfAHealthyEtcd(t *testing.T) {
 	const ttls = 50
-	atEachMargin(t, func(t *testing.T, etcd *fake.Server, _, period time.Duration, opts []etcdlock.SessionOption) {
+	atEachMargin(t, func(t *testing.T, etcd *fake.Server, _, period time.Duration,
+		opts []etcdlock.SessionOption) {
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", opts...), "n")
 		start := time.Now()
 		hold := tests.LockWithin(t, mu, time.Second)
@@ -62,7 +65,8 @@ func TestNoMarginLosesTheHoldsOfAHealthyEtcd(t *testing.T) {
 
 // Nor does an etcd that answers only after a third of the trust.
 func TestNoMarginLosesTheHoldsOfASlowEtcd(t *testing.T) {
-	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, _ time.Duration, opts []etcdlock.SessionOption) {
+	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, _ time.Duration,
+		opts []etcdlock.SessionOption) {
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", opts...), "n")
 		hold := tests.LockWithin(t, mu, time.Second)
 		for _, slow := range []fake.Effect{{Delay: span / 3}, {DelayReply: span / 3}} {
@@ -76,7 +80,8 @@ func TestNoMarginLosesTheHoldsOfASlowEtcd(t *testing.T) {
 
 // Nor does an etcd whose every second renewal fails, or has no answer.
 func TestNoMarginLosesTheHoldsOfAnEtcdThatFailsNowAndThen(t *testing.T) {
-	atEachMargin(t, func(t *testing.T, etcd *fake.Server, _, _ time.Duration, opts []etcdlock.SessionOption) {
+	atEachMargin(t, func(t *testing.T, etcd *fake.Server, _, _ time.Duration,
+		opts []etcdlock.SessionOption) {
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", opts...), "n")
 		hold := tests.LockWithin(t, mu, time.Second)
 		for _, fault := range []fake.Effect{{Before: fake.Unavailable}, {Drop: true}} {
@@ -97,7 +102,8 @@ func TestNoMarginLosesTheHoldsOfAnEtcdThatFailsNowAndThen(t *testing.T) {
 // is passed on.
 func TestWithAnyMarginKeysLingerAndHoldsArePassedOn(t *testing.T) {
 	const times = 100
-	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, _ time.Duration, opts []etcdlock.SessionOption) {
+	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, _ time.Duration,
+		opts []etcdlock.SessionOption) {
 		s := tests.SessionOf(t, etcd, "a", opts...)
 		lingers := contract.MutexOf(t, s, "lingers", etcdlock.WithLinger(time.Hour))
 		passed := contract.MutexOf(t, s, "passed", etcdlock.WithHandoff(2*times))
@@ -117,7 +123,9 @@ func TestWithAnyMarginKeysLingerAndHoldsArePassedOn(t *testing.T) {
 		}
 		require.NoError(t, lingers.Unlock(context.Background()))
 		require.NoError(t, passed.Unlock(context.Background()))
-		writes := slices.DeleteFunc(etcd.Calls(fake.Txn), func(c fake.Call) bool { return len(c.Puts)+len(c.Deletes) == 0 })
+		writes := slices.DeleteFunc(etcd.Calls(fake.Txn), func(c fake.Call) bool {
+			return len(c.Puts)+len(c.Deletes) == 0
+		})
 		require.Len(t, writes, 3, "one put of each, and one release")
 	})
 }
@@ -125,10 +133,13 @@ func TestWithAnyMarginKeysLingerAndHoldsArePassedOn(t *testing.T) {
 // With any margin, a silent etcd is reported while about half of the trust is left, and the
 // hold ends at its end.
 func TestWithAnyMarginASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
-	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, period time.Duration, opts []etcdlock.SessionOption) {
+	atEachMargin(t, func(t *testing.T, etcd *fake.Server, span, period time.Duration,
+		opts []etcdlock.SessionOption) {
 		var risks []time.Duration
 		s := tests.SessionOf(t, etcd, "a", append(opts, etcdlock.WithTrace(&etcdlock.Trace{
-			LeaseAtRisk: func(_ context.Context, e etcdlock.LeaseAtRiskEvent) { risks = append(risks, e.Remaining) },
+			LeaseAtRisk: func(_ context.Context, e etcdlock.LeaseAtRiskEvent) {
+				risks = append(risks, e.Remaining)
+			},
 		}))...)
 		mu := contract.MutexOf(t, s, "n")
 		etcd.Intercept(tests.FromNth(1, fake.KeepAlive, fake.Effect{Drop: true}))
@@ -150,7 +161,8 @@ func TestWithAnyMarginASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
 // each 10 ms.
 func TestAMarginThatLeavesNothingIsNoStorm(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(time.Second), etcdlock.WithSafetyMargin(time.Second-time.Millisecond))
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(time.Second),
+			etcdlock.WithSafetyMargin(time.Second-time.Millisecond))
 		mu := contract.MutexOf(t, s, "n")
 		start := time.Now()
 		for time.Since(start) < 10*time.Second {

@@ -110,19 +110,25 @@ func TestNoHoldBeginsAtAKeyThatIsGone(t *testing.T) {
 // A key that somebody put over without its lease, or with another one, does not go with the
 // lease. It is removed all the same, by its create revision, before Close says nil.
 func TestCloseLeavesNoKeyThatWasPutOver(t *testing.T) {
-	rows := map[string]func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex, key string){
-		"while it was held, which nobody has noticed": func(*testing.T, *fake.Server, *etcdlock.Session, *etcdlock.Mutex, string) {},
+	rows := map[string]func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex,
+		key string){
+		"while it was held, which nobody has noticed": func(*testing.T, *fake.Server, *etcdlock.Session,
+			*etcdlock.Mutex, string) {
+		},
 		"while it was held": func(*testing.T, *fake.Server, *etcdlock.Session, *etcdlock.Mutex, string) {
 			time.Sleep(2 * time.Second)
 		},
-		"Unlock was told": func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex, _ string) {
+		"Unlock was told": func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex,
+			_ string) {
 			require.ErrorIs(t, mu.Unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
 		},
-		"a look has told, and it was unlocked": func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex, _ string) {
+		"a look has told, and it was unlocked": func(t *testing.T, etcd *fake.Server, s *etcdlock.Session,
+			mu *etcdlock.Mutex, _ string) {
 			time.Sleep(2 * time.Second)
 			require.ErrorIs(t, mu.Unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
 		},
-		"its Mutex was closed": func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex, key string) {
+		"its Mutex was closed": func(t *testing.T, etcd *fake.Server, s *etcdlock.Session,
+			mu *etcdlock.Mutex, key string) {
 			require.NoError(t, mu.Close(tests.Within(t, time.Second)))
 			require.Empty(t, etcd.Keys("x/"))
 		},
@@ -171,7 +177,8 @@ func TestCloseDoesNotSayNilForAKeyThatStays(t *testing.T) {
 			if c.Method == fake.Txn {
 				sent++
 			}
-			return fake.Effect{Drop: sent > 1 && c.Method == fake.Txn} // the release arrives, no removal does
+			// the release arrives, no removal does
+			return fake.Effect{Drop: sent > 1 && c.Method == fake.Txn}
 		})
 		require.ErrorIs(t, mu.Unlock(tests.Within(t, 0)), etcdlock.ErrLost)
 		require.ErrorIs(t, s.Close(tests.Within(t, time.Second)), etcdlock.ErrUnconfirmed)
@@ -201,7 +208,9 @@ func TestAKeyThatWasPutOverIsRemovedAfterAnOutage(t *testing.T) {
 			return fake.Effect{Drop: c.Process == "a" && (silent || c.Method == fake.TimeToLive)}
 		}
 	}
-	putOver := func(t *testing.T, etcd *fake.Server, key string) { require.NoError(t, etcd.PutKey(key, 0)) }
+	putOver := func(t *testing.T, etcd *fake.Server, key string) {
+		require.NoError(t, etcd.PutKey(key, 0))
+	}
 	queueBehind := func(t *testing.T, etcd *fake.Server, others int, mu *etcdlock.Mutex) (key string) {
 		lease, err := etcd.Client("others").Grant(context.Background(), 100)
 		require.NoError(t, err)
@@ -237,7 +246,8 @@ func TestAKeyThatWasPutOverIsRemovedAfterAnOutage(t *testing.T) {
 		},
 		"Unlock finds it": unlocks(4),
 		"Unlock does not find it, and no answer tells why": unlocks(3),
-		"a Lock finds it, whose answer was lost": func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) string {
+		"a Lock finds it, whose answer was lost": func(t *testing.T, etcd *fake.Server,
+			mu *etcdlock.Mutex) string {
 			silent := silentFrom(3)
 			etcd.Intercept(func(c fake.Call) fake.Effect {
 				if c.Method == fake.Txn && c.N == 1 {
@@ -257,7 +267,8 @@ func TestAKeyThatWasPutOverIsRemovedAfterAnOutage(t *testing.T) {
 			putOver(t, etcd, key)
 			return key
 		},
-		"a wait behind many reads the line": func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex) string {
+		"a wait behind many reads the line": func(t *testing.T, etcd *fake.Server,
+			mu *etcdlock.Mutex) string {
 			key := queueBehind(t, etcd, 9, mu)
 			etcd.Intercept(silentFromRemoval())
 			putOver(t, etcd, key)
@@ -288,7 +299,9 @@ func TestCloseOfAMutexRemovesAKeyThatWasPutOver(t *testing.T) {
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "x")
 		tests.LockWithin(t, mu, time.Second)
 		require.NoError(t, etcd.PutKey(mu.Key(), 0))
-		etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Delay: 100 * time.Millisecond} })
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			return fake.Effect{Delay: 100 * time.Millisecond}
+		})
 		require.NoError(t, mu.Close(tests.Within(t, time.Minute)))
 		require.Empty(t, etcd.Keys("x/"))
 	})
@@ -306,7 +319,8 @@ func TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept(t *testing.T) {
 		_, id, _ := strings.Cut(mu.Key(), "/")
 		keys := []string{"members/" + uuid.NewString(), "members/" + id, "x/members/" + id}
 		for _, key := range keys {
-			_, err := etcd.Client("user").Put(context.Background(), key, string(own.Kvs[0].Value), clientv3.WithLease(s.Lease()))
+			_, err := etcd.Client("user").Put(context.Background(), key, string(own.Kvs[0].Value),
+				clientv3.WithLease(s.Lease()))
 			require.NoError(t, err)
 		}
 		lease := s.Lease()
@@ -324,7 +338,8 @@ func TestALateKeyOfAForgottenNameIsSwept(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := tests.SessionOf(t, etcd, "a")
 		hold := tests.LockWithin(t, contract.MutexOf(t, s, "held"), time.Second)
-		etcd.Intercept(tests.OnlyNext(etcd, fake.Txn, fake.Effect{Again: time.Minute + 100*time.Millisecond}))
+		etcd.Intercept(tests.OnlyNext(etcd, fake.Txn,
+			fake.Effect{Again: time.Minute + 100*time.Millisecond}))
 		for i := range 3000 {
 			mu := contract.MutexOf(t, s, fmt.Sprint("x", i))
 			tests.LockWithin(t, mu, time.Second)
@@ -361,7 +376,8 @@ func TestLossesAreNoticedWhereTransactionsMayHaveFewOperations(t *testing.T) {
 				etcd.MaxTxnOps(most)
 				etcd.Intercept(tests.NoWatches)
 				var logged strings.Builder
-				s := tests.SessionOf(t, etcd, "a", etcdlock.WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
+				s := tests.SessionOf(t, etcd, "a",
+					etcdlock.WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
 				kept := contract.HoldMany(t, s, "kept", 5)
 				for round := range 2 {
 					lost := contract.HoldMany(t, s, fmt.Sprint("lost", round, "-"), 45)
@@ -386,10 +402,13 @@ func TestLossesAreNoticedWhereTransactionsMayHaveFewOperations(t *testing.T) {
 func TestLossesAreNoticedBesideKeysThatMayNotBeRead(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var logged strings.Builder
-		s := tests.SessionOf(t, etcd, "a", etcdlock.WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
+		s := tests.SessionOf(t, etcd, "a",
+			etcdlock.WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
 		secret, lost := contract.HoldMany(t, s, "secret", 2), contract.HoldMany(t, s, "lost", 60)
 		etcd.Intercept(func(c fake.Call) fake.Effect {
-			denied := slices.ContainsFunc(c.Gets, func(key string) bool { return strings.HasPrefix(key, "secret") })
+			denied := slices.ContainsFunc(c.Gets, func(key string) bool {
+				return strings.HasPrefix(key, "secret")
+			})
 			if !denied {
 				return tests.NoWatches(c)
 			}
@@ -413,7 +432,8 @@ func TestCloseTellsOfAKeyThatMayNotBeRemoved(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				s := tests.SessionOf(t, etcd, "a")
 				mu, other := contract.MutexOf(t, s, "x"), contract.MutexOf(t, s, "x")
-				tests.LockWithin(t, contract.MutexOf(t, s, "held"), time.Second) // so that the lease lives until Close
+				// so that the lease lives until Close
+				tests.LockWithin(t, contract.MutexOf(t, s, "held"), time.Second)
 				tests.LockWithin(t, mu, time.Second)
 				lease, err := etcd.Client("b").Grant(context.Background(), 1000)
 				require.NoError(t, err)

@@ -16,8 +16,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/tests"
 )
 
-// A process finds its own keys among the contenders: of holders and of waiters, of each kind. A key of
-// another program is not its own, also if it has the name of one, on another lease.
+// A process finds its own keys among the contenders: of holders and of waiters, of each kind. A key
+// of another program is not its own, also if it has the name of one, on another lease.
 func TestAProcessTellsItsOwnContenders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := fake.NewServer()
@@ -73,11 +73,13 @@ func TestAProcessTellsItsOwnContenders(t *testing.T) {
 // What may go into a log does so as attributes.
 func TestWhatIsLoggedHasAttributes(t *testing.T) {
 	holder := etcdlock.Contender{
-		Name: "n", Owner: "me", Host: "h", PID: 7, Key: "n/1", Token: 12, Mode: etcdlock.ModeRead, Holds: true,
+		Name: "n", Owner: "me", Host: "h", PID: 7, Key: "n/1", Token: 12, Mode: etcdlock.ModeRead,
+		Holds: true,
 	}
 	for want, value := range map[string]slog.LogValuer{
 		`v.name=n v.owner="me (h:7)" v.mode=read v.holds=true v.token=12 v.key=n/1`: holder,
-		`v.name=n v.owner=nobody v.info=10.0.0.1`:                                   etcdlock.Contender{Name: "n", Owner: "nobody", Info: "10.0.0.1"},
+		`v.name=n v.owner=nobody v.info=10.0.0.1`: etcdlock.Contender{
+			Name: "n", Owner: "nobody", Info: "10.0.0.1"},
 		`v.error="etcdlock: lock \"n\": held by me (h:7), 1 waiting" v.name=n v.ahead=2 v.holder.name=n ` +
 			`v.holder.owner="me (h:7)" v.holder.mode=read v.holder.holds=true v.holder.token=12 v.holder.key=n/1`: &etcdlock.LockedError{Name: "n", Holder: holder, Ahead: 2},
 		`v.error="etcdlock: lock \"n\" lost (token 12): its key was deleted" v.name=n v.token=12 v.reason="its key was deleted"`: &etcdlock.LostError{

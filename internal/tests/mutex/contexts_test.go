@@ -45,7 +45,8 @@ type ending struct {
 func (e *ending) derive(mu *etcdlock.Mutex, n int, takes time.Duration) {
 	e.t.Helper()
 	for range n {
-		hold := mu.Context(&slowContext{context.Background(), &e.slow, takes}) // each of a parent of its own
+		// each of a parent of its own
+		hold := mu.Context(&slowContext{context.Background(), &e.slow, takes})
 		derived, cancel := context.WithCancel(hold)
 		e.t.Cleanup(cancel)
 		require.NoError(e.t, derived.Err())

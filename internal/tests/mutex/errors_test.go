@@ -28,18 +28,26 @@ func TestEachSentinelIsItselfOnly(t *testing.T) {
 
 func TestALockedErrorIsErrLockedAndTellsWho(t *testing.T) {
 	holder := etcdlock.Contender{Name: "orders/42", Key: "orders/42/694d", Owner: "api-7:1234"}
-	labelled := etcdlock.Contender{Name: "orders/42", Key: "orders/42/694d", Owner: "billing", Host: "api-7", PID: 1234}
+	labelled := etcdlock.Contender{Name: "orders/42", Key: "orders/42/694d", Owner: "billing",
+		Host: "api-7", PID: 1234}
 	byItsProcess := labelled
 	byItsProcess.Owner = "api-7:1234" // the default
 	foreign := etcdlock.Contender{Name: "orders/42", Key: "orders/42/694d"}
 	for text, e := range map[string]*etcdlock.LockedError{
-		`etcdlock: lock "orders/42": held by api-7:1234`:            {Name: "orders/42", Holder: holder, Ahead: 1},
-		`etcdlock: lock "orders/42": held by api-7:1234, 1 waiting`: {Name: "orders/42", Holder: holder, Ahead: 2},
-		`etcdlock: lock "orders/42": held by api-7:1234, 7 waiting`: {Name: "orders/42", Holder: holder, Ahead: 8},
-		`etcdlock: lock "orders/42": held by api-7:1234, 3 waiting`: {Name: "orders/42", Holder: byItsProcess, Ahead: 4},
-		`etcdlock: lock "orders/42": held by billing (api-7:1234)`:  {Name: "orders/42", Holder: labelled, Ahead: 1},
-		`etcdlock: lock "orders/42": held by "orders/42/694d"`:      {Name: "orders/42", Holder: foreign, Ahead: 1},
-		`etcdlock: lock "a\nb": held by api-7:1234`:                 {Name: "a\nb", Holder: holder, Ahead: 1},
+		`etcdlock: lock "orders/42": held by api-7:1234`: {Name: "orders/42", Holder: holder,
+			Ahead: 1},
+		`etcdlock: lock "orders/42": held by api-7:1234, 1 waiting`: {Name: "orders/42", Holder: holder,
+			Ahead: 2},
+		`etcdlock: lock "orders/42": held by api-7:1234, 7 waiting`: {Name: "orders/42", Holder: holder,
+			Ahead: 8},
+		`etcdlock: lock "orders/42": held by api-7:1234, 3 waiting`: {Name: "orders/42",
+			Holder: byItsProcess, Ahead: 4},
+		`etcdlock: lock "orders/42": held by billing (api-7:1234)`: {Name: "orders/42", Holder: labelled,
+			Ahead: 1},
+		`etcdlock: lock "orders/42": held by "orders/42/694d"`: {Name: "orders/42", Holder: foreign,
+			Ahead: 1},
+		`etcdlock: lock "a\nb": held by api-7:1234`: {Name: "a\nb",
+			Holder: holder, Ahead: 1},
 	} {
 		require.Equal(t, text, e.Error())
 		wrapped := fmt.Errorf("charge: %w", e)
@@ -62,10 +70,12 @@ func TestALostErrorIsErrLostAndItsReason(t *testing.T) {
 			&etcdlock.LostError{Name: "a", Token: 7, Reason: full}, []error{etcdlock.ErrLost, full},
 		},
 		`etcdlock: lock "a" lost (token 7): held for the longest time allowed`: {
-			&etcdlock.LostError{Name: "a", Token: 7, Reason: etcdlock.ErrMaxHold}, []error{etcdlock.ErrLost, etcdlock.ErrMaxHold},
+			&etcdlock.LostError{Name: "a", Token: 7, Reason: etcdlock.ErrMaxHold},
+			[]error{etcdlock.ErrLost, etcdlock.ErrMaxHold},
 		},
 		`etcdlock: lock "a\nb" lost (token 7): while writing: disk full`: {
-			&etcdlock.LostError{Name: "a\nb", Token: 7, Reason: fmt.Errorf("while writing: %w", full)}, []error{etcdlock.ErrLost, full},
+			&etcdlock.LostError{Name: "a\nb", Token: 7, Reason: fmt.Errorf("while writing: %w", full)},
+			[]error{etcdlock.ErrLost, full},
 		},
 	} {
 		require.Equal(t, text, c.e.Error())
@@ -85,10 +95,12 @@ func TestALostErrorIsErrLostAndItsReason(t *testing.T) {
 
 func TestARecalledErrorIsErrRecalledAndTellsWhoAndWhy(t *testing.T) {
 	for text, e := range map[string]*etcdlock.RecalledError{
-		`etcdlock: lock "a" recalled (token 7)`:                    {Name: "a", Token: 7},
-		`etcdlock: lock "a" recalled (token 7) by op`:              {Name: "a", Token: 7, By: "op"},
-		`etcdlock: lock "a" recalled (token 7): update`:            {Name: "a", Token: 7, Reason: "update"},
-		`etcdlock: lock "a\nb" recalled (token 7) by op: "urgent"`: {Name: "a\nb", Token: 7, By: "op", Reason: `"urgent"`},
+		`etcdlock: lock "a" recalled (token 7)`:       {Name: "a", Token: 7},
+		`etcdlock: lock "a" recalled (token 7) by op`: {Name: "a", Token: 7, By: "op"},
+		`etcdlock: lock "a" recalled (token 7): update`: {Name: "a", Token: 7,
+			Reason: "update"},
+		`etcdlock: lock "a\nb" recalled (token 7) by op: "urgent"`: {Name: "a\nb", Token: 7, By: "op",
+			Reason: `"urgent"`},
 	} {
 		require.Equal(t, text, e.Error())
 		wrapped := fmt.Errorf("charge: %w", e)
@@ -113,8 +125,12 @@ func TestALostErrorWithoutAReasonIsALostErrorAllTheSame(t *testing.T) {
 func TestAWaitTellsAContextThatEndedWithACloseFromItsOwnClose(t *testing.T) {
 	type call func(ctx context.Context) error
 	calls := map[string]func(t *testing.T, s *etcdlock.Session) call{
-		"Lock":    func(t *testing.T, s *etcdlock.Session) call { return contract.MutexOf(t, s, "n").Lock },
-		"TryLock": func(t *testing.T, s *etcdlock.Session) call { return contract.MutexOf(t, s, "free").TryLock },
+		"Lock": func(t *testing.T, s *etcdlock.Session) call {
+			return contract.MutexOf(t, s, "n").Lock
+		},
+		"TryLock": func(t *testing.T, s *etcdlock.Session) call {
+			return contract.MutexOf(t, s, "free").TryLock
+		},
 		"Lead": func(t *testing.T, s *etcdlock.Session) call {
 			mu := contract.MutexOf(t, s, "n")
 			return func(ctx context.Context) error {

@@ -118,7 +118,8 @@ func TestDoTellsWhetherItCalledItsFunction(t *testing.T) {
 			tests.LockWithin(t, other, time.Second)
 			return mu.TryDo(ctx, fails)
 		}, []error{etcdlock.ErrNotRun, etcdlock.ErrLocked}, "held by b:1 ("},
-		"ctx has ended": {func(_ *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) error {
+		"ctx has ended": {func(_ *testing.T, _ *fake.Server, _ *etcdlock.Session,
+			mu *etcdlock.Mutex) error {
 			ended, cancel := context.WithCancel(ctx)
 			cancel()
 			return mu.Do(ended, fails)
@@ -127,7 +128,8 @@ func TestDoTellsWhetherItCalledItsFunction(t *testing.T) {
 			require.NoError(t, mu.Close(ctx))
 			return mu.Do(ctx, fails)
 		}, []error{etcdlock.ErrNotRun, etcdlock.ErrClosed}, "closed"},
-		"no function": {func(_ *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) error {
+		"no function": {func(_ *testing.T, _ *fake.Server, _ *etcdlock.Session,
+			mu *etcdlock.Mutex) error {
 			return mu.Do(ctx, nil)
 		}, []error{etcdlock.ErrNotRun}, "nil function"},
 		"fn fails": {func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) error {
@@ -135,7 +137,8 @@ func TestDoTellsWhetherItCalledItsFunction(t *testing.T) {
 			require.True(t, err == full, "as fn returned it")
 			return err
 		}, []error{full}, "disk full"},
-		"the hold is lost": {func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) error {
+		"the hold is lost": {func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session,
+			mu *etcdlock.Mutex) error {
 			return mu.Do(ctx, func(context.Context) error {
 				etcd.DeleteKey(mu.Key())
 				return full
@@ -152,7 +155,8 @@ func TestDoTellsWhetherItCalledItsFunction(t *testing.T) {
 				require.Equal(t, "inner", locked.Name)
 				return err
 			}, []error{etcdlock.ErrLocked}, `etcdlock: lock "inner": held by `},
-		"it waits for itself": {func(_ *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) error {
+		"it waits for itself": {func(_ *testing.T, _ *fake.Server, _ *etcdlock.Session,
+			mu *etcdlock.Mutex) error {
 			return mu.Do(ctx, func(ctx context.Context) error { return mu.Do(ctx, fails) })
 		}, []error{etcdlock.ErrDeadlock}, "the context already comes from a hold"},
 	} {

@@ -1,4 +1,5 @@
-// Package mutex tests what a Mutex says: its calls, the contexts of its holds, its errors, the hooks.
+// Package mutex tests what a Mutex says: its calls, the contexts of its holds, its errors, the
+// hooks.
 package mutex
 
 import (

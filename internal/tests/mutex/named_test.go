@@ -132,7 +132,8 @@ func TestABadCallByNameIsAnErrorAtOnce(t *testing.T) {
 		}
 		for _, err := range []error{
 			s.Do(t.Context(), "n", nil), s.TryDo(t.Context(), "n", nil),
-			s.TryDoAll(t.Context(), []string{"n"}, nil), tests.SemaphoreOf(t, s, 1).TryDo(t.Context(), 1, nil),
+			s.TryDoAll(t.Context(), []string{"n"}, nil),
+			tests.SemaphoreOf(t, s, 1).TryDo(t.Context(), 1, nil),
 		} {
 			require.ErrorIs(t, err, etcdlock.ErrNotRun)
 			require.ErrorContains(t, err, "nil function")
@@ -144,8 +145,8 @@ func TestABadCallByNameIsAnErrorAtOnce(t *testing.T) {
 	})
 }
 
-// A call by name sends what a Mutex sends that was made once and is used again, and allocates no more
-// but for its Hold.
+// A call by name sends what a Mutex sends that was made once and is used again, and allocates no
+// more but for its Hold.
 func TestALockByNameCostsThatOfAMutex(t *testing.T) {
 	etcd := fake.NewServer()
 	s, err := etcdlock.NewSession(etcd.Client("a"))
@@ -211,8 +212,8 @@ func TestWhatIsTriedIsDoneIfItIsFree(t *testing.T) {
 	})
 }
 
-// A lock by name that nests in several names is of its own name only: its Unlock leaves the holds of
-// the others as they are.
+// A lock by name that nests in several names is of its own name only: its Unlock leaves the holds
+// of the others as they are.
 func TestALockByNameNestsInOneOfSeveralNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := fake.NewServer()

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An option does not compile for what cannot use it, where its type can tell: the options of a lease
-// are for what has a lease of its own.
+// An option does not compile for what cannot use it, where its type can tell: the options of a
+// lease are for what has a lease of its own.
 func TestAnOptionOfALeaseDoesNotCompileForALockOfASession(t *testing.T) {
 	out, err := build(t,
 		`s.Mutex("n", etcdlock.WithOwner("me"))`,
@@ -31,7 +31,8 @@ func TestAnOptionOfALeaseDoesNotCompileForALockOfASession(t *testing.T) {
 	out, err = build(t, not...)
 	require.Error(t, err)
 	for i := range not {
-		require.Regexp(t, fmt.Sprintf(`(?m)p\.go:%d:.*does not implement etcdlock\.(Session)?Option`, firstCall+i), out)
+		require.Regexp(t, fmt.Sprintf(`(?m)p\.go:%d:.*does not implement etcdlock\.(Session)?Option`,
+			firstCall+i), out)
 	}
 }
 
@@ -42,7 +43,8 @@ const firstCall = 6
 func build(t *testing.T, calls ...string) (output string, err error) {
 	t.Helper()
 	var file strings.Builder
-	file.WriteString("package p\n\nimport \"github.com/etcdlock/etcdlock\"\n\nfunc f(s *etcdlock.Session) {\n")
+	file.WriteString(
+		"package p\n\nimport \"github.com/etcdlock/etcdlock\"\n\nfunc f(s *etcdlock.Session) {\n")
 	for _, call := range calls {
 		fmt.Fprintf(&file, "\t_, _ = %s\n", call)
 	}
@@ -58,6 +60,7 @@ func build(t *testing.T, calls ...string) (output string, err error) {
 	require.NoError(t, err)
 	path := filepath.Join(dir, "overlay.json")
 	require.NoError(t, os.WriteFile(path, overlay, 0o600))
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", path, "./p").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", path,
+		"./p").CombinedOutput()
 	return string(out), err
 }

@@ -110,7 +110,8 @@ func TestUnlockOfAKeyThatWasPutOverIsALossWhateverGotLost(t *testing.T) {
 // have deleted it, so that is a loss.
 func TestARequestThatWasNotCarriedOutDoesNotMakeALossLookLikeARelease(t *testing.T) {
 	for _, answer := range []error{
-		rpctypes.ErrGRPCNotSupportedForLearner, rpctypes.ErrGRPCNotCapable, rpctypes.ErrGRPCAuthOldRevision,
+		rpctypes.ErrGRPCNotSupportedForLearner, rpctypes.ErrGRPCNotCapable,
+		rpctypes.ErrGRPCAuthOldRevision,
 		rpctypes.ErrGRPCRequestTooManyRequests,
 	} {
 		t.Run(answer.Error(), func(t *testing.T) {
@@ -204,8 +205,11 @@ func TestAnErrorThatWasMadeUpForIsForgotten(t *testing.T) {
 // are spaced.
 func TestGrantsThatComeTooLateAreSpacedAndExplained(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(2*time.Second), etcdlock.WithSafetyMargin(1950*time.Millisecond))
-		etcd.Intercept(func(fake.Call) fake.Effect { return fake.Effect{DelayReply: 60 * time.Millisecond} })
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(2*time.Second),
+			etcdlock.WithSafetyMargin(1950*time.Millisecond))
+		etcd.Intercept(func(fake.Call) fake.Effect {
+			return fake.Effect{DelayReply: 60 * time.Millisecond}
+		})
 		err := contract.MutexOf(t, s, "x").Lock(tests.Within(t, 10*time.Second))
 		require.ErrorContains(t, err, "safety margin too large")
 		require.LessOrEqual(t, len(etcd.Calls(fake.Grant)), 40)

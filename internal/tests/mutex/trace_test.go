@@ -35,7 +35,8 @@ func TestEachHoldIsToldToBeginAndToEndOnce(t *testing.T) {
 		"Unlock": {nil, func(_ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
 			_ = mu.Unlock(context.Background())
 		}, []string{"released after 1s"}},
-		"Unlock that lingers": {[]etcdlock.Option{etcdlock.WithLinger(second)}, func(_ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+		"Unlock that lingers": {[]etcdlock.Option{etcdlock.WithLinger(second)}, func(_ *fake.Server,
+			_ *etcdlock.Session, mu *etcdlock.Mutex) {
 			_ = mu.Unlock(context.Background())
 		}, []string{"released after 1s"}},
 		"Close of the Mutex": {nil, func(_ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
@@ -44,7 +45,8 @@ func TestEachHoldIsToldToBeginAndToEndOnce(t *testing.T) {
 		"Close of the Session": {nil, func(_ *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) {
 			_ = s.Close(context.Background())
 		}, []string{"released after 1s", "replaced"}},
-		"Unlock that is not confirmed": {nil, func(etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+		"Unlock that is not confirmed": {nil, func(etcd *fake.Server, _ *etcdlock.Session,
+			mu *etcdlock.Mutex) {
 			etcd.Cut("a")
 			ctx, cancel := context.WithTimeout(context.Background(), second)
 			defer cancel()
@@ -56,10 +58,12 @@ func TestEachHoldIsToldToBeginAndToEndOnce(t *testing.T) {
 			etcd.DeleteKey(mu.Key())
 			_ = mu.Unlock(context.Background())
 		}, []string{"lost after 1s: etcdlock: its key was deleted"}},
-		"MaxHold": {[]etcdlock.Option{etcdlock.WithMaxHold(2 * second)}, func(_ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+		"MaxHold": {[]etcdlock.Option{etcdlock.WithMaxHold(2 * second)}, func(_ *fake.Server,
+			_ *etcdlock.Session, mu *etcdlock.Mutex) {
 			time.Sleep(3 * second)
 			_ = mu.Unlock(context.Background())
-		}, []string{"lost after 2s: etcdlock: held for as long as WithMaxHold allows", "pending", "done"}},
+		}, []string{"lost after 2s: etcdlock: held for as long as WithMaxHold allows",
+			"pending", "done"}},
 	}
 	for name, row := range ends {
 		t.Run(name, func(t *testing.T) {
@@ -83,8 +87,8 @@ func TestEachHoldIsToldToBeginAndToEndOnce(t *testing.T) {
 	}
 }
 
-// A hold that shares its lock says in which mode, and with how many permits: the first one, and each
-// that joins. So does an exclusive one.
+// A hold that shares its lock says in which mode, and with how many permits: the first one, and
+// each that joins. So does an exclusive one.
 func TestAHoldTellsHowItShares(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var o tests.Told
@@ -111,7 +115,8 @@ func TestAHoldTellsHowItShares(t *testing.T) {
 		require.NoError(t, joins.Unlock(t.Context()))
 		require.Equal(t, []string{"released after 1s", released}, o.Take())
 
-		three, two := tests.AcquireWithin(t, sem, 3, time.Second), tests.AcquireWithin(t, sem, 2, time.Second)
+		three, two := tests.AcquireWithin(t, sem, 3, time.Second),
+			tests.AcquireWithin(t, sem, 2, time.Second)
 		require.Equal(t, []string{
 			"n permit 3", "n permit 2",
 		}, o.Take())
@@ -143,14 +148,16 @@ func TestAWaitWithoutAHoldIsToldToHaveGivenUp(t *testing.T) {
 		locked, ok := errors.AsType[*etcdlock.LockedError](err)
 		require.True(t, ok, "%v", err)
 		who := fmt.Sprintf("holder (%s:%d)", locked.Holder.Host, os.Getpid())
-		require.Equal(t, []string{`gave up after 0s behind 0: etcdlock: lock "n": held by ` + who}, o.Take())
+		require.Equal(t, []string{`gave up after 0s behind 0: etcdlock: lock "n": held by ` + who},
+			o.Take())
 
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
 		require.ErrorIs(t, mu.Lock(ctx), context.DeadlineExceeded)
 		require.Equal(t, []string{
 			"queued behind 1, holder", "pending", "done",
-			`gave up after 3s behind 1: etcdlock: lock "n": 2nd in line, held by ` + who + `: context deadline exceeded`,
+			`gave up after 3s behind 1: etcdlock: lock "n": 2nd in line, held by ` + who +
+				`: context deadline exceeded`,
 		}, o.Take())
 		require.NoError(t, holder.Unlock(context.Background()))
 	})
@@ -183,7 +190,8 @@ func TestATimeOutTellsWhatTheWaitWasFor(t *testing.T) {
 				ctx, cancel := context.WithTimeoutCause(t.Context(), row.timeout, row.cause)
 				defer cancel()
 				err := mu.Lock(ctx)
-				require.Regexp(t, `^etcdlock: lock "n": 2nd in line, held by api-7:1234 \(.*:\d+\): `+row.text+"$", err.Error())
+				require.Regexp(t, `^etcdlock: lock "n": 2nd in line, held by api-7:1234 \(.*:\d+\): `+row.text+
+					"$", err.Error())
 				contract.RequireIs(t, err, append(row.is, context.DeadlineExceeded, etcdlock.ErrLocked)...)
 				require.NoError(t, holder.Unlock(t.Context()))
 			})
@@ -206,7 +214,8 @@ func TestASilentEtcdIsToldOfBeforeTheLoss(t *testing.T) {
 			o.Add("%s", message)
 			return len(record), nil
 		}), nil))
-		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(trace), etcdlock.WithLogger(logger)), "n")
+		mu := contract.MutexOf(t,
+			tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(trace), etcdlock.WithLogger(logger)), "n")
 		tests.LockWithin(t, mu, time.Second)
 		etcd.Freeze()
 		time.Sleep(2 * tests.TTL)
@@ -307,7 +316,8 @@ func TestHooksGetTheContextOfTheirCall(t *testing.T) {
 		do   func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex)
 		want []string
 	}{
-		"Lock and Unlock": {nil, func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+		"Lock and Unlock": {nil, func(t *testing.T, _ *fake.Server, _ *etcdlock.Session,
+			mu *etcdlock.Mutex) {
 			require.NoError(t, mu.Lock(call("Lock")))
 			time.Sleep(second)
 			require.NoError(t, mu.Unlock(call("Unlock")))
@@ -577,8 +587,11 @@ func TestStartBeginsACall(t *testing.T) {
 				return context.WithValue(ctx, callerKey{}, fmt.Sprint(ctx.Value(callerKey{}), with))
 			}}
 		}
-		none := &etcdlock.Trace{Start: func(context.Context, etcdlock.StartEvent) context.Context { return nil }}
-		joined := contract.MutexOf(t, s, "n", etcdlock.WithTrace(etcdlock.JoinTraces(wraps("1"), none, wraps("2"))))
+		none := &etcdlock.Trace{Start: func(context.Context, etcdlock.StartEvent) context.Context {
+			return nil
+		}}
+		joined := contract.MutexOf(t, s, "n",
+			etcdlock.WithTrace(etcdlock.JoinTraces(wraps("1"), none, wraps("2"))))
 		require.NoError(t, joined.Do(call("z"), of("z12")))
 	})
 }
@@ -594,8 +607,8 @@ func (h *told) Holds(ctx context.Context, waited time.Duration) context.Context 
 	return h.makes(ctx)
 }
 
-// What Start has put into the context of a call learns of the hold before the work begins, and once,
-// though hooks are blocked. What it makes of the context is the parent of the work.
+// What Start has put into the context of a call learns of the hold before the work begins, and
+// once, though hooks are blocked. What it makes of the context is the parent of the work.
 func TestTheContextOfACallLearnsOfTheHoldAtOnce(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		h, release := new(told), make(chan struct{})
@@ -616,7 +629,9 @@ func TestTheContextOfACallLearnsOfTheHoldAtOnce(t *testing.T) {
 				return nil
 			}
 		}
-		within := func(ctx context.Context) context.Context { return context.WithValue(ctx, callerKey{}, "hold") }
+		within := func(ctx context.Context) context.Context {
+			return context.WithValue(ctx, callerKey{}, "hold")
+		}
 		for _, row := range []struct {
 			makes func(context.Context) context.Context
 			want  string
@@ -663,7 +678,9 @@ func TestAStartThatPanicsUndoesNoOther(t *testing.T) {
 			return context.WithValue(ctx, callerKey{}, fmt.Sprint(ctx.Value(callerKey{}), what))
 		}}
 	}
-	panics := &etcdlock.Trace{Start: func(context.Context, etcdlock.StartEvent) context.Context { panic("no") }}
+	panics := &etcdlock.Trace{Start: func(context.Context, etcdlock.StartEvent) context.Context {
+		panic("no")
+	}}
 	joined := etcdlock.JoinTraces(adds("1"), panics, adds("2"))
 	require.Equal(t, "x12", joined.Start(call("x"), etcdlock.StartEvent{}).Value(callerKey{}))
 }

@@ -54,7 +54,8 @@ func (r *recaller) unlocks(b *holding, unlock func(context.Context) error, belie
 	r.mu.Unlock()
 	r.leave(b)
 	if err := unlock(context.Background()); err == nil && other != nil && believes {
-		r.t.Errorf("%s was whole with token %d, and %s held with %d before its Unlock", b.who, token, other.who, other.token)
+		r.t.Errorf("%s was whole with token %d, and %s held with %d before its Unlock", b.who, token,
+			other.who, other.token)
 	}
 }
 

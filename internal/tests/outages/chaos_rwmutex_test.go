@@ -169,7 +169,9 @@ func TestReadersAndWritersUnderRandomFaults(t *testing.T) {
 }
 
 // one makes one call, and returns the hold if there is one.
-func one(l *holders, rw *etcdlock.RWMutex, who string, home int, own *rand.Rand, patience time.Duration) {
+func one(
+	l *holders, rw *etcdlock.RWMutex, who string, home int, own *rand.Rand, patience time.Duration,
+) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	b := &holding{who: who, home: home, writes: own.IntN(4) == 0}

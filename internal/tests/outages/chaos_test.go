@@ -118,7 +118,9 @@ func faultsAtRandom(etcd *fake.Server, seed uint64, operator int) (stop func()) 
 	etcd.Intercept(func(c fake.Call) (e fake.Effect) {
 		mu.Lock()
 		defer mu.Unlock()
-		some := func(most time.Duration) time.Duration { return 1 + time.Duration(faults.Int64N(int64(most))) }
+		some := func(most time.Duration) time.Duration {
+			return 1 + time.Duration(faults.Int64N(int64(most)))
+		}
 		n := faults.IntN(1000)
 		if c.Process == "operator" {
 			n /= operator

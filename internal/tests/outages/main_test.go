@@ -1,5 +1,5 @@
-// Package outages tests the library while etcd is away, slow, set back or split, and while much goes
-// wrong at random.
+// Package outages tests the library while etcd is away, slow, set back or split, and while much
+// goes wrong at random.
 package outages
 
 import (

@@ -255,7 +255,8 @@ func TestAHoldWhoseKeyWentWithASetBackIsLost(t *testing.T) {
 	}
 }
 
-// A lease that went with a set-back is the reason of the loss, also if a read of the key shows it first.
+// A lease that went with a set-back is the reason of the loss, also if a read of the key shows it
+// first.
 func TestAHoldWhoseLeaseWentWithASetBackIsToldSo(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")

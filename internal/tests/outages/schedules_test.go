@@ -22,7 +22,8 @@ import (
 )
 
 // schedules is how many random schedules the test tries, a few milliseconds each.
-var schedules = flag.Uint64("schedules", uint64(race.Fewer(200, 60)), "random schedules that TestRandomSchedules tries")
+var schedules = flag.Uint64("schedules", uint64(race.Fewer(200, 60)),
+	"random schedules that TestRandomSchedules tries")
 
 // Three processes of three goroutines contend for two names. Meanwhile requests, answers
 // and events are late, lost, repeated or refused, processes are cut off, and the server
@@ -143,7 +144,8 @@ func (c *contest) pick(n int) int {
 
 // fault decides what becomes of a request.
 func (c *contest) fault(call fake.Call) fake.Effect {
-	effect := fake.Effect{Delay: c.upTo(2 * time.Millisecond), DelayReply: c.upTo(2 * time.Millisecond)}
+	effect := fake.Effect{Delay: c.upTo(2 * time.Millisecond),
+		DelayReply: c.upTo(2 * time.Millisecond)}
 	c.mu.Lock()
 	calm := c.calm
 	c.mu.Unlock()
@@ -279,7 +281,8 @@ func (c *contest) locksAndUnlocks(who, name string, mu *etcdlock.Mutex, wait tim
 	}
 	switch {
 	case err == nil && !whole:
-		c.t.Errorf("%s: unlock %q returned nil, but the hold had ended: %v", who, name, context.Cause(hold))
+		c.t.Errorf("%s: unlock %q returned nil, but the hold had ended: %v", who, name,
+			context.Cause(hold))
 	case err == nil, errors.Is(err, etcdlock.ErrLost), errors.Is(err, etcdlock.ErrUnconfirmed):
 	default:
 		c.t.Errorf("%s: unlock: %v", who, err)
@@ -298,10 +301,12 @@ func (c *contest) enter(who, name string, token int64, hold context.Context) *be
 	b := &belief{who: who, token: token, hold: hold}
 	if before := c.holder[name]; before != nil {
 		if !before.left && before.hold.Err() == nil && !c.taking {
-			c.t.Errorf("%s and %s hold %q at once, with tokens %d and %d", before.who, who, name, before.token, token)
+			c.t.Errorf("%s and %s hold %q at once, with tokens %d and %d", before.who, who, name,
+				before.token, token)
 		}
 		if token <= before.token && !c.taking {
-			c.t.Errorf("%s holds %q with token %d, %s had %d before", who, name, token, before.who, before.token)
+			c.t.Errorf("%s holds %q with token %d, %s had %d before", who, name, token, before.who,
+				before.token)
 		}
 	}
 	c.holder[name] = b

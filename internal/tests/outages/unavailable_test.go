@@ -67,7 +67,8 @@ func TestAFrozenEtcdIsToldEach10s(t *testing.T) {
 			cancel()
 			require.Len(t, told.Lines()[before:], 3, "after 2, 12 and 22 s")
 			_, since := told.Hooks()
-			require.Equal(t, []time.Duration{2 * time.Second, 12 * time.Second, 22 * time.Second}, since[before:])
+			require.Equal(t, []time.Duration{2 * time.Second, 12 * time.Second, 22 * time.Second},
+				since[before:])
 			time.Sleep(time.Minute)
 			require.Len(t, told.Lines()[before:], 3, "nobody waits")
 			etcd.Thaw()

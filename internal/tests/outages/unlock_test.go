@@ -26,7 +26,8 @@ func TestUnlockWithAContextThatNeverEndsIsBounded(t *testing.T) {
 			"a value":       context.WithValue(context.Background(), key{}, 1),
 			"WithoutCancel": context.WithoutCancel(t.Context()),
 		} {
-			for verb, take := range map[string]func(t *testing.T, s *etcdlock.Session) func(context.Context) error{
+			for verb, take := range map[string]func(t *testing.T,
+				s *etcdlock.Session) func(context.Context) error{
 				"Mutex.Unlock": func(t *testing.T, s *etcdlock.Session) func(context.Context) error {
 					mu := contract.MutexOf(t, s, "n")
 					require.NoError(t, mu.Lock(t.Context()))

@@ -37,7 +37,8 @@ func meetingOf(t *testing.T, s *etcdlock.Session, kind string) meeting {
 	require.NoError(t, err)
 	if kind == "reads" {
 		mine, other := tests.RWMutexOf(t, s), tests.RWMutexOf(t, s)
-		return meeting{holder: mine.RLock, before: exclusive.Lock, waiter: other.RLock, closer: other.Close}
+		return meeting{holder: mine.RLock, before: exclusive.Lock, waiter: other.RLock,
+			closer: other.Close}
 	}
 	acquire := func(sem *etcdlock.Semaphore) func(context.Context) (*etcdlock.Hold, error) {
 		return func(ctx context.Context) (*etcdlock.Hold, error) { return sem.Acquire(ctx, 1) }
@@ -46,7 +47,8 @@ func meetingOf(t *testing.T, s *etcdlock.Session, kind string) meeting {
 	require.NoError(t, err)
 	other, err := s.Semaphore("n", 2)
 	require.NoError(t, err)
-	return meeting{holder: acquire(mine), before: exclusive.Lock, waiter: acquire(other), closer: other.Close}
+	return meeting{holder: acquire(mine), before: exclusive.Lock, waiter: acquire(other),
+		closer: other.Close}
 }
 
 // A waiter is let in beside the holder at the very instant at which its own context ends, the

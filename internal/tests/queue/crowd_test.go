@@ -28,7 +28,9 @@ const aCrowd = 300
 
 // returns lets the process "a" come to hold behind aCrowd others, in a given time, and
 // unlock. Then as many others stand in line again.
-func returns(t *testing.T, etcd *fake.Server, after time.Duration) (keys []string, mu *etcdlock.Mutex) {
+func returns(
+	t *testing.T, etcd *fake.Server, after time.Duration,
+) (keys []string, mu *etcdlock.Mutex) {
 	t.Helper()
 	keys, mu, in := tests.WaitsBehind(t, etcd, aCrowd)
 	time.Sleep(after)
@@ -60,7 +62,8 @@ func lockAgainWatchingLate(etcd *fake.Server, mu *etcdlock.Mutex) (in <-chan err
 func asked(etcd *fake.Server) map[string]int {
 	n := make(map[string]int)
 	for _, c := range etcd.Calls("") {
-		if c.Process == "a" && c.Method != fake.KeepAlive && c.Method != fake.TimeToLive && c.Method != fake.Event {
+		if c.Process == "a" && c.Method != fake.KeepAlive && c.Method != fake.TimeToLive &&
+			c.Method != fake.Event {
 			n[c.Method]++
 		}
 	}
@@ -98,7 +101,8 @@ func TestWhoReturnsToALongLineAsksForLittle(t *testing.T) {
 					etcd.DeleteKey(key)
 				}
 				getsInAfter(t, mu, in, 0)
-				require.Equal(t, map[string]int{fake.Txn: row.txns + 1, fake.Watch: 1, fake.Range: 1}, since(etcd, before))
+				require.Equal(t, map[string]int{fake.Txn: row.txns + 1, fake.Watch: 1, fake.Range: 1},
+					since(etcd, before))
 			})
 		})
 	}

@@ -28,7 +28,9 @@ type shift struct {
 
 // shifts makes mutexes queue in order, and each leave when it is let go. It returns the
 // holders in their order.
-func shifts(t *testing.T, etcd *fake.Server, holder *etcdlock.Mutex, names []string, mutexes []*etcdlock.Mutex) (order []shift) {
+func shifts(
+	t *testing.T, etcd *fake.Server, holder *etcdlock.Mutex, names []string, mutexes []*etcdlock.Mutex,
+) (order []shift) {
 	t.Helper()
 	type entered struct {
 		i   int
@@ -64,7 +66,8 @@ func TestAHandOffIsWithoutEtcdUpToItsNumber(t *testing.T) {
 		names := []string{"a1", "b", "a2", "a3", "a4"}
 		var mutexes []*etcdlock.Mutex
 		for _, name := range names {
-			mutexes = append(mutexes, contract.MutexOf(t, map[byte]*etcdlock.Session{'a': a, 'b': b}[name[0]], "n"))
+			mutexes = append(mutexes,
+				contract.MutexOf(t, map[byte]*etcdlock.Session{'a': a, 'b': b}[name[0]], "n"))
 		}
 		order := shifts(t, etcd, holder, names, mutexes)
 		var who []string
@@ -89,7 +92,8 @@ func TestWithoutHandOffAllGetInAsTheyCame(t *testing.T) {
 		holder := contract.MutexOf(t, a, "n")
 		tests.LockWithin(t, holder, time.Second)
 		order := shifts(t, etcd, holder, []string{"a1", "b", "a2"},
-			[]*etcdlock.Mutex{contract.MutexOf(t, a, "n"), contract.MutexOf(t, b, "n"), contract.MutexOf(t, a, "n")})
+			[]*etcdlock.Mutex{contract.MutexOf(t, a, "n"), contract.MutexOf(t, b, "n"),
+				contract.MutexOf(t, a, "n")})
 		require.Equal(t, "b", order[0].who) // a1 has queued in etcd when a left
 		require.Greater(t, order[1].token, order[0].token)
 		require.Greater(t, order[2].token, order[1].token)
@@ -101,7 +105,8 @@ func TestWithoutHandOffAllGetInAsTheyCame(t *testing.T) {
 func TestAHoldThatWasPassedOnIsLostLikeAny(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := tests.SessionOf(t, etcd, "a", etcdlock.WithHandoff(9))
-		first, second, third := contract.MutexOf(t, s, "n"), contract.MutexOf(t, s, "n"), contract.MutexOf(t, s, "n")
+		first, second, third := contract.MutexOf(t, s, "n"), contract.MutexOf(t, s, "n"),
+			contract.MutexOf(t, s, "n")
 		tests.LockWithin(t, first, time.Second)
 		token := first.Token()
 		in := make(chan error, 2)
@@ -231,32 +236,40 @@ func TestAKeyThatLingersIsTakenForATryLock(t *testing.T) {
 func TestAKeyThatLingersIsGivenUp(t *testing.T) {
 	const soon = 4 * time.Second
 	rows := map[string]func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, mu *etcdlock.Mutex){
-		"when the watch ends and none can be made": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session, _ *etcdlock.Mutex) {
+		"when the watch ends and none can be made": func(t *testing.T, etcd *fake.Server,
+			_ *etcdlock.Session, _ *etcdlock.Mutex) {
 			etcd.Intercept(tests.FromNth(1, fake.Watch, fake.Effect{Before: fake.Unavailable}))
 			etcd.CancelWatches()
 		},
-		"when the watch is silent": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session, _ *etcdlock.Mutex) {
+		"when the watch is silent": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session,
+			_ *etcdlock.Mutex) {
 			etcd.Intercept(tests.FromNth(1, fake.Event, fake.Effect{Drop: true}))
 			go func() {
-				if other := contract.MutexOf(t, tests.SessionOf(t, etcd, "other"), "n"); other.Lock(t.Context()) == nil {
+				other := contract.MutexOf(t, tests.SessionOf(t, etcd, "other"), "n")
+				if other.Lock(t.Context()) == nil {
 					_ = other.Unlock(context.Background())
 				}
 			}()
 		},
-		"when a renewal is late": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session, _ *etcdlock.Mutex) {
+		"when a renewal is late": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session,
+			_ *etcdlock.Mutex) {
 			etcd.Intercept(tests.FromNth(1, fake.KeepAlive, fake.Effect{Drop: true}))
 			time.Sleep(tests.TTL/3 + tests.TTL/6)
 		},
-		"when the lease is revoked": func(t *testing.T, etcd *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) {
+		"when the lease is revoked": func(t *testing.T, etcd *fake.Server, s *etcdlock.Session,
+			_ *etcdlock.Mutex) {
 			etcd.RevokeLease(s.Lease())
 		},
-		"when it is deleted": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+		"when it is deleted": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Session,
+			mu *etcdlock.Mutex) {
 			etcd.DeleteKey(etcd.Keys("n/")[0])
 		},
-		"when its Mutex is closed": func(t *testing.T, _ *fake.Server, _ *etcdlock.Session, mu *etcdlock.Mutex) {
+		"when its Mutex is closed": func(t *testing.T, _ *fake.Server, _ *etcdlock.Session,
+			mu *etcdlock.Mutex) {
 			require.NoError(t, mu.Close(context.Background()))
 		},
-		"when its Session is closed": func(t *testing.T, _ *fake.Server, s *etcdlock.Session, _ *etcdlock.Mutex) {
+		"when its Session is closed": func(t *testing.T, _ *fake.Server, s *etcdlock.Session,
+			_ *etcdlock.Mutex) {
 			require.NoError(t, s.Close(context.Background()))
 		},
 	}
@@ -378,7 +391,10 @@ func TestTryLockWaitsForTheRemovalOfWhatLingered(t *testing.T) {
 				if row.rival {
 					rival := contract.MutexOf(t, tests.SessionOf(t, etcd, "rival"), "n")
 					in := contract.Async(func() error { return rival.Lock(context.Background()) })
-					defer func() { require.NoError(t, <-in); require.NoError(t, rival.Unlock(context.Background())) }()
+					defer func() {
+						require.NoError(t, <-in)
+						require.NoError(t, rival.Unlock(context.Background()))
+					}()
 				}
 				time.Sleep(row.leaves + 100*time.Millisecond)
 				began := time.Now()
@@ -461,7 +477,8 @@ func TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue(t *testing.T) {
 					require.Equal(t, want, holder.Owner)
 					require.Equal(t, map[string]string{"another info": "10.0.0.2"}[name], holder.Info)
 					recalled := etcdlock.RecallFrom(second.Context(context.Background()))
-					err = etcdlock.Recall(context.Background(), etcd.Client("op"), holder, etcdlock.RecallRequest{})
+					err = etcdlock.Recall(context.Background(), etcd.Client("op"), holder,
+						etcdlock.RecallRequest{})
 					if recalled == nil {
 						require.ErrorIs(t, err, etcdlock.ErrNotRecallable)
 					} else {
@@ -513,7 +530,8 @@ func TestLockingAKeyThatLingersAllocatesTwice(t *testing.T) {
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithLinger(tests.TTL))
 		ctx := context.Background()
 		failed := 0
-		allocations := testing.AllocsPerRun(1000, func() { // the first run, which puts the key, does not count
+		// the first run, which puts the key, does not count
+		allocations := testing.AllocsPerRun(1000, func() {
 			if mu.Lock(ctx) != nil || mu.Unlock(ctx) != nil {
 				failed++
 			}

@@ -124,7 +124,8 @@ func TestANameWithADoubtfulPutIsNotUsedAgain(t *testing.T) {
 		s := tests.SessionOf(t, etcd, "a")
 		mu := contract.MutexOf(t, s, "n")
 		tests.LockWithin(t, contract.MutexOf(t, s, "keeps the lease"), time.Second)
-		etcd.Intercept(tests.OnlyNth(2, fake.Txn, fake.Effect{After: fake.Unavailable, Again: 3 * time.Second}))
+		etcd.Intercept(tests.OnlyNth(2, fake.Txn,
+			fake.Effect{After: fake.Unavailable, Again: 3 * time.Second}))
 		tests.LockWithin(t, mu, time.Second)
 		doubtful := mu.Key()
 		require.NoError(t, mu.Unlock(context.Background()))
@@ -173,8 +174,8 @@ func TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt(t *testing.T) {
 	})
 }
 
-// The holder that a local waiter queues behind is parsed from etcd's keys for the Queued hook alone: a
-// Session hands its turn on as often as etcd lets it.
+// The holder that a local waiter queues behind is parsed from etcd's keys for the Queued hook
+// alone: a Session hands its turn on as often as etcd lets it.
 func TestAWaitWithoutAHookParsesNoHolder(t *testing.T) {
 	objects := func(trace *etcdlock.Trace) (each float64) {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {

@@ -292,7 +292,8 @@ func TestAViewEndsWhenItsLineIsLong(t *testing.T) {
 		in := make(chan int, 3)
 		var line []*etcdlock.Mutex
 		for i := range 3 {
-			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, fmt.Sprint(i)), "n", etcdlock.WithLinger(time.Second))
+			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, fmt.Sprint(i)), "n",
+				etcdlock.WithLinger(time.Second))
 			line = append(line, mu)
 			go func() {
 				if err := mu.Lock(context.Background()); err != nil {

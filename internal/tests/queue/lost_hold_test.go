@@ -76,7 +76,9 @@ func TestALostHoldIsNotToldAsTheHolder(t *testing.T) {
 		"a Mutex":                      {locks(), deletes, etcdlock.ErrKeyDeleted},
 		"a Mutex whose lease has gone": {locks(), func(etcd *fake.Server) { etcd.RevokeLease(etcd.Leases()[0]) }, etcdlock.ErrLeaseRevoked},
 		"a Mutex that held for too long": {
-			locks(etcdlock.WithMaxHold(8 * time.Second)), func(*fake.Server) { time.Sleep(5 * time.Second) }, etcdlock.ErrMaxHold,
+			locks(etcdlock.WithMaxHold(8 * time.Second)), func(*fake.Server) {
+				time.Sleep(5 * time.Second)
+			}, etcdlock.ErrMaxHold,
 		},
 		"a read": {func(t *testing.T, s *etcdlock.Session) func(context.Context) error {
 			return tests.RLockWithin(t, tests.RWMutexOf(t, s), time.Second).Unlock
@@ -152,7 +154,8 @@ func TestOfSeveralHoldsOfASessionOneThatIsWholeIsToldAsTheHolder(t *testing.T) {
 	permits := func(lost int) func(*testing.T, *fake.Server, *etcdlock.Session) []*etcdlock.Hold {
 		return func(t *testing.T, etcd *fake.Server, s *etcdlock.Session) []*etcdlock.Hold {
 			sem := tests.SemaphoreOf(t, s, 2)
-			holds := []*etcdlock.Hold{tests.AcquireWithin(t, sem, 1, time.Second), tests.AcquireWithin(t, sem, 1, time.Second)}
+			holds := []*etcdlock.Hold{tests.AcquireWithin(t, sem, 1, time.Second),
+				tests.AcquireWithin(t, sem, 1, time.Second)}
 			time.Sleep(5 * time.Second) // holds that last are watched
 			line, err := etcdlock.Contenders(context.Background(), etcd.Client("op"), "n")
 			require.NoError(t, err)
@@ -165,7 +168,8 @@ func TestOfSeveralHoldsOfASessionOneThatIsWholeIsToldAsTheHolder(t *testing.T) {
 		return func(t *testing.T, _ *fake.Server, s *etcdlock.Session) []*etcdlock.Hold {
 			rws := []*etcdlock.RWMutex{tests.RWMutexOf(t, s), tests.RWMutexOf(t, s)}
 			rws[lost] = tests.RWMutexOf(t, s, etcdlock.WithMaxHold(8*time.Second))
-			holds := []*etcdlock.Hold{tests.RLockWithin(t, rws[0], time.Second), tests.RLockWithin(t, rws[1], time.Second)}
+			holds := []*etcdlock.Hold{tests.RLockWithin(t, rws[0], time.Second),
+				tests.RLockWithin(t, rws[1], time.Second)}
 			time.Sleep(9 * time.Second)
 			return holds
 		}
@@ -209,7 +213,8 @@ func TestALostPermitIsNotToldAsTheHolderWhileTheNextOneIsOnItsWay(t *testing.T) 
 		time.Sleep(time.Second)
 		etcd.Freeze()
 		next := tests.AcquireLater(sem, 1)
-		locked, ok := errors.AsType[*etcdlock.LockedError](contract.MutexOf(t, s, "n").TryLock(context.Background()))
+		locked, ok := errors.AsType[*etcdlock.LockedError](contract.MutexOf(t, s,
+			"n").TryLock(context.Background()))
 		require.True(t, ok)
 		require.False(t, locked.Holder.Holds)
 		require.Zero(t, locked.Holder.Token)
@@ -219,9 +224,9 @@ func TestALostPermitIsNotToldAsTheHolderWhileTheNextOneIsOnItsWay(t *testing.T) 
 	})
 }
 
-// A call that waits for the Unlock of a hold that its Session has lost is not silent: its error says
-// so, and the logger warns once, 10 s after the loss or after the first call that waits. A loss that
-// is unlocked before, or for which no call waits, is no warning.
+// A call that waits for the Unlock of a hold that its Session has lost is not silent: its error
+// says so, and the logger warns once, 10 s after the loss or after the first call that waits. A
+// loss that is unlocked before, or for which no call waits, is no warning.
 func TestALossThatIsNotUnlockedIsToldByTheLogger(t *testing.T) {
 	for name, row := range map[string]struct {
 		waitsFrom, unlocks, warns time.Duration // after the loss; negative: before, never, not

@@ -1,5 +1,5 @@
-// Package queue tests who gets in when: in the local queue, in etcd's line, in a long line, and with
-// WithHandoff and WithLinger.
+// Package queue tests who gets in when: in the local queue, in etcd's line, in a long line, and
+// with WithHandoff and WithLinger.
 package queue
 
 import (

@@ -35,7 +35,9 @@ type queue struct {
 }
 
 // allJoin makes n goroutines join, 0 to n-1, each with a Mutex.
-func (q *queue) allJoin(n int, holds time.Duration, mutexOf func(who string) *etcdlock.Mutex) (came []string) {
+func (q *queue) allJoin(
+	n int, holds time.Duration, mutexOf func(who string) *etcdlock.Mutex,
+) (came []string) {
 	for i := range n {
 		who := fmt.Sprint(i)
 		came = append(came, who)
@@ -116,7 +118,9 @@ func TestGoroutinesOfASessionGetInAsTheyCame(t *testing.T) {
 				first := contract.MutexOf(t, s, "n")
 				tests.LockWithin(t, first, time.Second)
 				q := &queue{t: t, etcd: etcd}
-				came := q.allJoin(50, holds, func(string) *etcdlock.Mutex { return contract.MutexOf(t, s, "n") })
+				came := q.allJoin(50, holds, func(string) *etcdlock.Mutex {
+					return contract.MutexOf(t, s, "n")
+				})
 				require.Len(t, etcd.Keys("n/"), 1)
 				require.NoError(t, first.Unlock(context.Background()))
 				require.Equal(t, came, q.order())
@@ -193,7 +197,8 @@ func TestAClaimThatLeavesOnItsWayLeavesNothingBehind(t *testing.T) {
 	const ms = time.Millisecond
 	ofLeaver := func(method string, effect fake.Effect) func(fake.Call) fake.Effect {
 		return func(c fake.Call) fake.Effect {
-			if c.Process == "a" && c.Method == method && (method != fake.Txn || len(c.Puts) > 0 || len(c.Deletes) > 0) {
+			if c.Process == "a" && c.Method == method &&
+				(method != fake.Txn || len(c.Puts) > 0 || len(c.Deletes) > 0) {
 				return effect
 			}
 			return fake.Effect{}
@@ -209,11 +214,14 @@ func TestAClaimThatLeavesOnItsWayLeavesNothingBehind(t *testing.T) {
 	}{
 		{phase: "waiting at home", ownFirst: true, leave: 100 * ms},
 		{phase: "at home, as the turn comes", ownFirst: true, release: 100 * ms, leave: 100 * ms},
-		{phase: "at home, the release that brings its turn under way", ownFirst: true, release: 50 * ms, leave: 100 * ms,
+		{phase: "at home, the release that brings its turn under way", ownFirst: true, release: 50 * ms,
+			leave:  100 * ms,
 			faults: ofLeaver(fake.Txn, fake.Effect{Delay: 100 * ms})},
-		{phase: "at home, the answer to that release under way", ownFirst: true, release: 50 * ms, leave: 100 * ms,
+		{phase: "at home, the answer to that release under way", ownFirst: true, release: 50 * ms,
+			leave:  100 * ms,
 			faults: ofLeaver(fake.Txn, fake.Effect{DelayReply: 100 * ms})},
-		{phase: "at home, that answer comes as it leaves", ownFirst: true, release: 50 * ms, leave: 150 * ms,
+		{phase: "at home, that answer comes as it leaves", ownFirst: true, release: 50 * ms,
+			leave:  150 * ms,
 			faults: ofLeaver(fake.Txn, fake.Effect{DelayReply: 100 * ms})},
 		{phase: "at home, that answer is lost", ownFirst: true, release: 50 * ms, leave: 100 * ms,
 			faults: tests.OnlyNth(2, fake.Txn, fake.Effect{DelayReply: 100 * ms, After: fake.Unavailable})},
@@ -300,8 +308,12 @@ func TestAClaimThatLeavesOnItsWayLeavesNothingBehind(t *testing.T) {
 // Waiters stand in the local line, in etcd's line, and before a grant that does not come.
 func TestCloseWakesAllThatWait(t *testing.T) {
 	closes := map[string]func(*etcdlock.Session, *etcdlock.Mutex) error{
-		"of the Mutex":   func(_ *etcdlock.Session, mu *etcdlock.Mutex) error { return mu.Close(context.Background()) },
-		"of the Session": func(s *etcdlock.Session, _ *etcdlock.Mutex) error { return s.Close(context.Background()) },
+		"of the Mutex": func(_ *etcdlock.Session, mu *etcdlock.Mutex) error {
+			return mu.Close(context.Background())
+		},
+		"of the Session": func(s *etcdlock.Session, _ *etcdlock.Mutex) error {
+			return s.Close(context.Background())
+		},
 	}
 	for way, closeIt := range closes {
 		for _, where := range []string{"at home", "in etcd", "before a grant", "before a transaction"} {
@@ -316,7 +328,8 @@ func TestCloseWakesAllThatWait(t *testing.T) {
 					hold := tests.LockWithin(t, holder, time.Second)
 					etcd.Intercept(func(c fake.Call) fake.Effect {
 						return fake.Effect{Drop: c.Process == "a" &&
-							(where == "before a grant" && c.Method == fake.Grant || where == "before a transaction" && c.Method == fake.Txn)}
+							(where == "before a grant" && c.Method == fake.Grant || where == "before a transaction" &&
+								c.Method == fake.Txn)}
 					})
 					errs := make(chan error, 5)
 					for range 5 {

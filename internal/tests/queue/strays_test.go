@@ -29,7 +29,8 @@ import (
 // that is mistaken for the own one.
 func TestStrayKeysBlockNobody(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		strays := []string{"n/config", "n/" + uuid.NewString(), "n/sub/" + uuid.NewString(), "n/" + strings.ToUpper(uuid.NewString())}
+		strays := []string{"n/config", "n/" + uuid.NewString(), "n/sub/" + uuid.NewString(),
+			"n/" + strings.ToUpper(uuid.NewString())}
 		for _, key := range strays {
 			require.NoError(t, etcd.PutKey(key, 0))
 		}

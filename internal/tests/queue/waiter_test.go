@@ -78,13 +78,17 @@ func TestAWaiterGetsInWhateverBecomesOfItsWatch(t *testing.T) {
 		{"each watch is silent", tests.FromNth(1, fake.Watch, fake.Effect{DropReply: true}), nil, 3 * time.Second},
 		{"each watch fails", tests.FromNth(1, fake.Watch, fake.Effect{Before: fake.Unavailable}), nil, 2 * time.Second},
 		{"its member restarts", nil, (*fake.Server).CancelWatches, time.Second},
-		{"the history is compacted", tests.FromNth(1, fake.Event, fake.Effect{Delay: event}), func(etcd *fake.Server) {
-			_ = etcd.PutKey("other", 0)
-			etcd.Compact()
-			etcd.DeleteKey("other")
-		}, event},
-		{"the member that answers is behind", tests.FromNth(3, fake.Range, fake.Effect{Before: status.Error(codes.OutOfRange,
-			"etcdserver: mvcc: required revision is a future revision")}), func(etcd *fake.Server) { etcd.Intercept(nil) }, time.Second},
+		{"the history is compacted",
+			tests.FromNth(1, fake.Event, fake.Effect{Delay: event}), func(etcd *fake.Server) {
+				_ = etcd.PutKey("other", 0)
+				etcd.Compact()
+				etcd.DeleteKey("other")
+			}, event},
+		{"the member that answers is behind",
+			tests.FromNth(3, fake.Range, fake.Effect{Before: status.Error(codes.OutOfRange,
+				"etcdserver: mvcc: required revision is a future revision")}), func(etcd *fake.Server) {
+				etcd.Intercept(nil)
+			}, time.Second},
 		{"the server stops for a second", nil, func(etcd *fake.Server) {
 			etcd.Freeze()
 			time.AfterFunc(time.Second, etcd.Thaw)
@@ -106,7 +110,8 @@ func TestAWaiterGetsInWhateverBecomesOfItsWatch(t *testing.T) {
 				}
 				require.Equal(t, 0, <-entered)
 				require.NoError(t, line[0].Unlock(context.Background()))
-				require.Equal(t, 1, tests.SoonOr(t, entered, "the waiter directly behind the holder does not get in"))
+				require.Equal(t, 1,
+					tests.SoonOr(t, entered, "the waiter directly behind the holder does not get in"))
 				// The waiter before may have rechecked. The event of its turn must arrive,
 				// since the next event would travel behind it.
 				time.Sleep(event)
@@ -140,14 +145,15 @@ func TestAReleaseBeforeTheWatchIsThereIsNotMissed(t *testing.T) {
 	})
 }
 
-// The answers to a client took long for a while. Then a waiter comes whose watch does not begin, as if
-// its stream led to a member that hangs, and the one before it goes. The waiter gets in within the time
-// that an attempt may take, and not after three times as long as the answers took.
+// The answers to a client took long for a while. Then a waiter comes whose watch does not begin, as
+// if its stream led to a member that hangs, and the one before it goes. The waiter gets in within
+// the time that an attempt may take, and not after three times as long as the answers took.
 func TestSlowAnswersOfBeforeDoNotDelayAWaiter(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		const slow, attempt = 8 * time.Second, 10 * time.Second
 		ctx := context.Background()
-		a, b := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b", etcdlock.WithTTL(time.Minute))
+		a, b := tests.SessionOf(t, etcd, "a"),
+			tests.SessionOf(t, etcd, "b", etcdlock.WithTTL(time.Minute))
 		holder, waits := contract.MutexOf(t, a, "n"), contract.MutexOf(t, b, "n")
 		tests.LockWithin(t, holder, time.Second)
 		etcd.Delay("b", slow)
@@ -172,7 +178,8 @@ func TestSlowAnswersOfBeforeDoNotDelayAWaiter(t *testing.T) {
 // A waiter in a long line watches one key, and gets in whatever becomes of that watch.
 func TestALongLineGetsInWhateverBecomesOfItsWatches(t *testing.T) {
 	const late = 300 * time.Millisecond
-	future := status.Error(codes.OutOfRange, "etcdserver: mvcc: required revision is a future revision")
+	future := status.Error(codes.OutOfRange,
+		"etcdserver: mvcc: required revision is a future revision")
 	rows := []meddling{
 		{"nothing", nil, nil, 0},
 		{"the one before it goes before the watch is there", tests.FromNth(1, fake.Watch, fake.Effect{Delay: late}), nil, late},
@@ -261,7 +268,9 @@ func TestAViewTakesNoEventTwice(t *testing.T) {
 }
 
 // oneWaits makes "b" wait by a Session s behind "a", who holds.
-func oneWaits(t *testing.T, etcd *fake.Server) (holder *etcdlock.Mutex, s *etcdlock.Session, q *queue) {
+func oneWaits(
+	t *testing.T, etcd *fake.Server,
+) (holder *etcdlock.Mutex, s *etcdlock.Session, q *queue) {
 	t.Helper()
 	holder = contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")
 	tests.LockWithin(t, holder, time.Second)

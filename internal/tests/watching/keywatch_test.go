@@ -381,7 +381,8 @@ func (w *replaying) Watch(
 
 // The event of the release comes before its answer, or instead of it: the release is no loss.
 func TestTheOwnReleaseIsNoLoss(t *testing.T) {
-	effects := []fake.Effect{{DelayReply: time.Second}, {After: fake.Unavailable}, {Delay: time.Second}}
+	effects := []fake.Effect{{DelayReply: time.Second}, {After: fake.Unavailable},
+		{Delay: time.Second}}
 	options := [][]etcdlock.Option{nil, {etcdlock.WithHandoff(3)}, {etcdlock.WithMaxHold(time.Hour)}}
 	for _, effect := range effects {
 		for _, opts := range options {

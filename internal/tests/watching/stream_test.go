@@ -62,7 +62,9 @@ func streamsOf(client *clientv3.Client, life time.Duration) *streamed {
 
 // on returns the stream of a context's watches, with one more watch. It opens the stream if
 // need be.
-func (w *streamed) on(ctx context.Context, key string) (stream *grpcStream, leave func(), refused error) {
+func (w *streamed) on(
+	ctx context.Context, key string,
+) (stream *grpcStream, leave func(), refused error) {
 	md, _ := metadata.FromOutgoingContext(ctx)
 	id := fmt.Sprint(md)
 	w.mu.Lock()
@@ -95,7 +97,9 @@ func (w *streamed) on(ctx context.Context, key string) (stream *grpcStream, leav
 	return stream, leave, refused
 }
 
-func (w *streamed) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+func (w *streamed) Watch(
+	ctx context.Context, key string, opts ...clientv3.OpOption,
+) clientv3.WatchChan {
 	stream, leave, refused := w.on(ctx, key)
 	context.AfterFunc(ctx, leave)
 	out := make(chan clientv3.WatchResponse, 1)
@@ -180,7 +184,8 @@ func sessionsOf(t *testing.T, client *clientv3.Client, n int) (sessions []*etcdl
 func TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch(t *testing.T) {
 	const life = time.Minute
 	for _, behind := range []int{1, 12} {
-		for _, whose := range []string{"the user's", "a view's", "a long line's", "a view's of an old etcd"} {
+		for _, whose := range []string{"the user's", "a view's", "a long line's",
+			"a view's of an old etcd"} {
 			t.Run(fmt.Sprint("behind ", behind, ", beside ", whose), func(t *testing.T) {
 				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 					client := etcd.Client("a")
@@ -409,7 +414,8 @@ func TestAllWatchAnewWhenTheirStreamIsDead(t *testing.T) {
 		t.Logf("%d watches, %d streams, %d open", begun, opened, open)
 		require.Equal(t, 1, open)
 		require.Equal(t, 2, opened)
-		require.LessOrEqual(t, begun, 2*names+5, "each once, but the first one, which tries for some seconds")
+		require.LessOrEqual(t, begun, 2*names+5,
+			"each once, but the first one, which tries for some seconds")
 		start := time.Now()
 		for i := range names {
 			for _, key := range keys[i] {
@@ -458,7 +464,10 @@ func TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon(t *testing.T) {
 				<-dead
 				etcd.Intercept(nil)
 				for range 3 {
-					require.NoError(t, contract.MutexOf(t, b, "y").Do(context.Background(), func(context.Context) error { return nil }))
+					require.NoError(t, contract.MutexOf(t, b, "y").Do(context.Background(),
+						func(context.Context) error {
+							return nil
+						}))
 				}
 				for _, key := range keys {
 					etcd.DeleteKey(key)

@@ -26,7 +26,9 @@ type oneByOne struct {
 	made atomic.Int64
 }
 
-func (w *oneByOne) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+func (w *oneByOne) Watch(
+	ctx context.Context, key string, opts ...clientv3.OpOption,
+) clientv3.WatchChan {
 	select {
 	case w.turn <- struct{}{}:
 		time.Sleep(w.rtt)

@@ -120,7 +120,9 @@ func TestAWaiterWhoseOwnKeyIsPutOverQueuesAnew(t *testing.T) {
 // swallowing is a user's Watcher that passes on responses with events, and nothing else.
 type swallowing struct{ clientv3.Watcher }
 
-func (w swallowing) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+func (w swallowing) Watch(
+	ctx context.Context, key string, opts ...clientv3.OpOption,
+) clientv3.WatchChan {
 	out := make(chan clientv3.WatchResponse)
 	in := w.Watcher.Watch(ctx, key, opts...)
 	go func() { // ends with ctx
