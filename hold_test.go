@@ -291,6 +291,37 @@ func TestAHoldGoesOnlyForward(t *testing.T) {
 	}
 }
 
+// A lost read is freed once its own contexts have ended, whatever contexts the other reads at its key
+// have, so the Unlocks of many lost reads do not each go through all of these. The last whole one
+// waits for all.
+func TestALostReadIsFreedWithoutTheOthers(t *testing.T) {
+	s, err := NewSession(fake.NewServer().Client("a"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close(context.Background())) }()
+	rw, err := s.RWMutex("x")
+	require.NoError(t, err)
+	var reads [2]*hold
+	for i := range reads {
+		r, err := rw.RLock(t.Context())
+		require.NoError(t, err)
+		reads[i] = r.hold
+		if i == 1 {
+			r.Context(t.Context())
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range reads {
+		require.Same(t, reads[0].place, h.place)
+		h.endLocked(h.lost(ErrKeyDeleted))
+	}
+	require.True(t, reads[0].freesLocked())
+	require.False(t, reads[1].freesLocked(), "its own context goes on")
+	reads[0].state, reads[0].place.Refs = holdEnded, 0 // as if it had ended whole, after the other
+	require.False(t, reads[0].freesLocked(), "the key goes with it")
+	reads[0].state = holdGone
+}
+
 // trustUntil makes the trust in l, a lease of m's Session, last until a time, and sets no timer for
 // it: as if the process had paused since.
 func trustUntil(m *Mutex, l *lease.Lease, until time.Time) {

@@ -79,20 +79,22 @@ func (h *hold) free(spare bool) *release {
 	s := h.m.s
 	for {
 		h.EndContexts()
-		h.place.EndContexts()
 		s.mu.Lock()
 		if h.freesLocked() {
 			defer s.mu.Unlock()
 			return h.freeLocked(spare)
 		}
 		s.mu.Unlock()
+		h.place.EndContexts()
 	}
 }
 
-// freesLocked reports whether h, which has ended, may be freed: its contexts have ended and, if no
-// other hold needs the key, so have the contexts of all holds there.
+// freesLocked reports whether h, which has ended, may be freed: its contexts have ended and, if it
+// is whole and no other hold needs the key, so have the contexts of all holds there. (A lost hold
+// does not wait for the others: what removes the key ends their contexts first.)
 func (h *hold) freesLocked() bool {
-	return !h.contextsOpenLocked() && (h.place.Refs > 1 || len(h.place.contextsOpenLocked()) == 0)
+	return !h.contextsOpenLocked() &&
+		(h.state == holdGone || h.place.Refs > 1 || len(h.place.contextsOpenLocked()) == 0)
 }
 
 // freeLocked leaves the key of h, which has ended, to the holds that share it. If spare is set and
