@@ -291,9 +291,9 @@ func TestAHoldGoesOnlyForward(t *testing.T) {
 	}
 }
 
-// A lost read is freed once its own contexts have ended, whatever contexts the other reads at its key
-// have, so the Unlocks of many lost reads do not each go through all of these. The last whole one
-// waits for all.
+// A lost read is freed once its own contexts have ended, whatever contexts the other reads at its
+// key have, so the Unlocks of many lost reads do not each go through all of these. The last whole
+// one waits for all.
 func TestALostReadIsFreedWithoutTheOthers(t *testing.T) {
 	s, err := NewSession(fake.NewServer().Client("a"))
 	require.NoError(t, err)

@@ -266,8 +266,8 @@ func balance(ctx context.Context, db *sql.DB, account string) (balance int, err 
 		return 0, etcdlock.ErrNotHeld
 	}
 	err = db.QueryRowContext(ctx,
-		`UPDATE accounts SET token = $1 WHERE id = $2 AND token <= $1 RETURNING balance`, token,
-		account).Scan(&balance)
+		`UPDATE accounts SET token = $1 WHERE id = $2 AND token <= $1 RETURNING balance`,
+		token, account).Scan(&balance)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = errOvertaken
 	}
@@ -281,8 +281,8 @@ func setBalance(ctx context.Context, db *sql.DB, account string, balance int) er
 		return etcdlock.ErrNotHeld
 	}
 	result, err := db.ExecContext(ctx,
-		`UPDATE accounts SET balance = $1, token = $2 WHERE id = $3 AND token <= $2`, balance,
-		token, account)
+		`UPDATE accounts SET balance = $1, token = $2 WHERE id = $3 AND token <= $2`,
+		balance, token, account)
 	if err != nil {
 		return err
 	}
@@ -294,8 +294,8 @@ func setBalance(ctx context.Context, db *sql.DB, account string, balance int) er
 
 // transfer moves an amount between two accounts, in one SQL transaction, while it holds both. check
 // may take its time: nobody else changes them meanwhile.
-func transfer(ctx context.Context, session *etcdlock.Session, db *sql.DB, from, to string,
-	amount int,
+func transfer(
+	ctx context.Context, session *etcdlock.Session, db *sql.DB, from, to string, amount int,
 	check func(ctx context.Context) error,
 ) error {
 	names := []string{"accounts/" + from, "accounts/" + to} // in any order
@@ -464,8 +464,8 @@ func step(ctx context.Context, db *sql.DB, version int, statement string) error 
 
 // schedule starts a scheduler on one of many machines. Each time that report is due one of them
 // runs it.
-func schedule(session *etcdlock.Session, due gocron.JobDefinition,
-	report func(ctx context.Context) error,
+func schedule(
+	session *etcdlock.Session, due gocron.JobDefinition, report func(ctx context.Context) error,
 ) (gocron.Scheduler, error) {
 	locker, err := etcdlockgocron.NewLocker(session, "cron/", 5*time.Second)
 	if err != nil {
