@@ -2091,7 +2091,9 @@ var mutants = []mutant{
 		return true
 `, `	case h.state >= holdRecalled:
 		return true
-`}},
+`}, {"release.go", `	if h.state == holdGone {
+		h.clearLocked()`, `	if h.state != holdEnded {
+		h.clearLocked()`}},
 		killers: []killer{inArea("holders", "TestARecalledHoldMayEndOtherwise"),
 			inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), ofFamily(300)},
 	},
