@@ -79,6 +79,9 @@ func (t Text) Kept(since, until time.Time, detached bool) string {
 	return strings.TrimSuffix(t.Since(since), "}") + string(more) + "}"
 }
 
+// Stored is the value as it was read.
+func (e Entry) Stored() string { return string(e.value) }
+
 // Bare reports whether e has no value: it is not this library's key, or only the key was
 // read.
 func (e Entry) Bare() bool { return len(e.value) == 0 }

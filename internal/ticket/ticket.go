@@ -193,14 +193,16 @@ func (t Txn) Again() clientv3.Op {
 // Edit puts another value over e, which was read, if it is as it was read, and otherwise reads it.
 // The key keeps its lease and its place.
 //
-// (Do not leave out the mod revision: a late copy would take back what was put since.
-// TestALateCopyOfARecallDoesNothing, TestALateCopyOfASetInfoDoesNothing. Nor put with a lease: the
-// key would outlive its holder's, or go with another. TestARecallKeepsPlaceTokenAndLease.)
+// (Do not leave out the mod revision: a late copy would take back what was put since, if the value
+// is as before again. TestALateCopyOfASetInfoDoesNothing. Nor the value: after a set-back another
+// one may be put at that revision. TestALateCopyOfARecallDoesNothing. Nor put with a lease: the key
+// would outlive its holder's, or go with another. TestARecallKeepsPlaceTokenAndLease.)
 func Edit(e line.Entry, value string) Txn {
 	return Txn{
 		If: []clientv3.Cmp{
 			clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
 			clientv3.Compare(clientv3.ModRevision(e.Key), "=", e.Mod),
+			clientv3.Compare(clientv3.Value(e.Key), "=", e.Stored()),
 		},
 		Then: []clientv3.Op{clientv3.OpPut(e.Key, value, clientv3.WithIgnoreLease())},
 		Else: []clientv3.Op{clientv3.OpGet(e.Key)},

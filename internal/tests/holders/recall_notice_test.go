@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
@@ -398,6 +399,39 @@ func TestALateCopyOfARecallDoesNothing(t *testing.T) {
 			tests.EndsAfter(t, hold, time.Now())
 			require.Equal(t, "second", context.Cause(hold).(*etcdlock.RecalledError).By)
 			require.NoError(t, mu.Unlock(context.Background()))
+		})
+	})
+	// After the set-back the same revision puts another value: the key is adopted again.
+	t.Run("etcd was set back", func(t *testing.T) {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			d, err := lockNamed(t, tests.SessionOf(t, etcd, "a")).Detach(t.Context(), time.Hour)
+			require.NoError(t, err)
+			restore := etcd.Save()
+			adopts := func(process string) (*etcdlock.Hold, *mvccpb.KeyValue) {
+				h, err := tests.SessionOf(t, etcd, process).Adopt(t.Context(), d,
+					tests.Listens, etcdlock.WithInfo(process))
+				require.NoError(t, err)
+				resp, err := etcd.Client("operator").Get(t.Context(), h.Key())
+				require.NoError(t, err)
+				return h, resp.Kvs[0]
+			}
+			_, before := adopts("b")
+			etcd.Intercept(onlyProcess("first", fake.Txn, fake.Effect{Delay: time.Minute}))
+			recalled, place := make(chan error, 1), tests.PlaceOf(t, etcd, "n", 0)
+			go func() {
+				recalled <- etcdlock.Recall(context.Background(), etcd.Client("first"), place,
+					etcdlock.RecallRequest{Grace: time.Hour})
+			}()
+			synctest.Wait()
+			restore(1)
+			h, now := adopts("c")
+			require.Equal(t, before.ModRevision, now.ModRevision)
+			require.NoError(t, <-recalled)
+			resp, err := etcd.Client("operator").Get(t.Context(), h.Key())
+			require.NoError(t, err)
+			require.Contains(t, string(resp.Kvs[0].Value), `"recall"`)
+			require.Contains(t, string(resp.Kvs[0].Value), `"info":"c"`)
+			require.NoError(t, h.Unlock(t.Context()))
 		})
 	})
 	t.Run("the client has repeated it", func(t *testing.T) {

@@ -216,11 +216,15 @@ func TestSetInfoKeepsARecall(t *testing.T) {
 	}
 }
 
-// A late copy of the request meets a key that has a newer info, or a recall, or that is gone.
+// A late copy of the request meets a key that has a newer info, or the one that it was to change,
+// or a recall, or that is gone.
 func TestALateCopyOfASetInfoDoesNothing(t *testing.T) {
 	for what, then := range map[string]func(t *testing.T, etcd *fake.Server, mu *etcdlock.Mutex){
 		"a newer info": func(t *testing.T, _ *fake.Server, mu *etcdlock.Mutex) {
 			require.NoError(t, mu.SetInfo(context.Background(), "newer"))
+		},
+		"the info of before": func(t *testing.T, _ *fake.Server, mu *etcdlock.Mutex) {
+			require.NoError(t, mu.SetInfo(context.Background(), "first"))
 		},
 		"a recall": func(t *testing.T, etcd *fake.Server, _ *etcdlock.Mutex) {
 			tests.Recall(t, etcd, time.Hour)
@@ -238,6 +242,7 @@ func TestALateCopyOfASetInfoDoesNothing(t *testing.T) {
 				mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithRecall(time.Hour))
 				tests.LockWithin(t, mu, time.Second)
 				time.Sleep(tests.WatchedBy)
+				require.NoError(t, mu.SetInfo(context.Background(), "first"))
 				etcd.Intercept(setsInfo(mu.Key(), fake.Effect{Again: 5 * time.Second}))
 				require.NoError(t, mu.SetInfo(context.Background(), "older"))
 				etcd.Intercept(nil)
