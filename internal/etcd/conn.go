@@ -137,14 +137,14 @@ func (c *Conn) setBack(ended, present *Epoch) {
 // Reached notes that an event of a watch, which was begun in the present epoch, had a revision.
 func (c *Conn) Reached(revision int64) { raise(&c.Epoch().revision, revision) }
 
-// Ask asks once. The answer is linearizable unless q is of the past.
-func (c *Conn) Ask(ctx context.Context, q Query) (Reading, error) {
+// Ask asks once. The answer is linearizable unless r is of the past.
+func (c *Conn) Ask(ctx context.Context, r Request) (Reading, error) {
 	sent := c.Epoch().sending()
-	read, err := q.send(ctx, c.client)
+	read, err := r.send(ctx, c.client)
 	switch {
 	case err != nil:
 		return read, err
-	case q.past:
+	case r.past:
 		c.heard(read.Header, sent.epoch, 0) // the member may be behind
 	default:
 		c.heardNow(read.Header, sent)
@@ -154,42 +154,42 @@ func (c *Conn) Ask(ctx context.Context, q Query) (Reading, error) {
 }
 
 // AskInTime is Ask within the time of one attempt.
-func (c *Conn) AskInTime(ctx context.Context, q Query) (Reading, error) {
+func (c *Conn) AskInTime(ctx context.Context, r Request) (Reading, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout())
 	defer cancel()
-	return c.Ask(ctx, q)
+	return c.Ask(ctx, r)
 }
 
 // Attempt is one attempt to read.
-func (c *Conn) Attempt(ctx context.Context, q Query) (Reading, error) {
-	return c.attempt(ctx, q, attempt.Ordinary)
+func (c *Conn) Attempt(ctx context.Context, r Request) (Reading, error) {
+	return c.attempt(ctx, r, attempt.Ordinary)
 }
 
-// AttemptPast is Attempt of a q that is of the past, and may be answered by any member. The state
+// AttemptPast is Attempt of a r that is of the past, and may be answered by any member. The state
 // at a revision does not change, so no quorum is needed. The member may not have reached it yet, or
 // have compacted it away.
-func (c *Conn) AttemptPast(ctx context.Context, q Query) (Reading, error) {
-	q.past = true
-	return c.attempt(ctx, q, attempt.Urgent)
+func (c *Conn) AttemptPast(ctx context.Context, r Request) (Reading, error) {
+	r.past = true
+	return c.attempt(ctx, r, attempt.Urgent)
 }
 
-func (c *Conn) attempt(ctx context.Context, q Query, p attempt.Policy) (Reading, error) {
+func (c *Conn) attempt(ctx context.Context, r Request, p attempt.Policy) (Reading, error) {
 	read, _, err := attempt.Do(ctx, c.Caller, &attempt.Backoff{Policy: p}, attempt.ReadTimeout,
-		func(ctx context.Context) (Reading, error) { return c.Ask(ctx, q) })
+		func(ctx context.Context) (Reading, error) { return c.Ask(ctx, r) })
 	return read, err
 }
 
 // Read asks until it is answered, etcd refuses, or ctx ends.
-func (c *Conn) Read(ctx context.Context, q Query) (Reading, error) {
-	return c.ReadBy(ctx, q, attempt.Backoff{}, nil)
+func (c *Conn) Read(ctx context.Context, r Request) (Reading, error) {
+	return c.ReadBy(ctx, r, attempt.Backoff{}, nil)
 }
 
 // ReadBy is Read with attempts as retry says. It tells failed, which may be nil, of any other
 // error, and ends with the error that failed returns.
 func (c *Conn) ReadBy(
-	ctx context.Context, q Query, retry attempt.Backoff, failed func(error) error,
+	ctx context.Context, r Request, retry attempt.Backoff, failed func(error) error,
 ) (Reading, error) {
-	ask := func(ctx context.Context) (Reading, error) { return c.Ask(ctx, q) }
+	ask := func(ctx context.Context) (Reading, error) { return c.Ask(ctx, r) }
 	for {
 		answer, _, err := attempt.Do(ctx, c.Caller, &retry, attempt.ReadTimeout, ask)
 		switch {
@@ -226,7 +226,7 @@ type Part struct {
 // takes, which c remembers. ReadKeys finds keys that the user may not read by halving the part that
 // has them, and skips them: the error then says so, and nothing about the readable ones.
 func (c *Conn) ReadKeys(
-	ctx context.Context, keys []string, ask func(context.Context, Query) (Reading, error),
+	ctx context.Context, keys []string, ask func(context.Context, Request) (Reading, error),
 	got func(Part),
 ) error {
 	size := int(c.mostKeys.Load())
@@ -319,10 +319,10 @@ func (c *Conn) DeleteUntilAnswered(ctx context.Context, e line.Entry) error {
 	return err
 }
 
-func deletion(e line.Entry) Query {
+func deletion(e line.Entry) Request {
 	is := clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
 	there := clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease)
-	return Query{
+	return Request{
 		compares: []clientv3.Cmp{is, there}, then: []clientv3.Op{clientv3.OpDelete(e.Key)},
 	}
 }

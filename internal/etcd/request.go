@@ -10,8 +10,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// A Query is one request: it reads a range, or is a transaction, which may write, too.
-type Query struct {
+// A Request reads a range, or is a transaction, which may write, too.
+type Request struct {
 	key  string // of the range, empty for a transaction
 	opts []clientv3.OpOption
 
@@ -22,40 +22,40 @@ type Query struct {
 }
 
 // Range reads a range.
-func Range(key string, opts ...clientv3.OpOption) Query { return Query{key: key, opts: opts} }
+func Range(key string, opts ...clientv3.OpOption) Request { return Request{key: key, opts: opts} }
 
 // Ranges reads ranges at one revision, and compares: whether what is compared holds or not, all of
 // them are read. At least one range is what makes a transaction that writes nothing linearizable.
-func Ranges(compares []clientv3.Cmp, ranges ...clientv3.Op) Query {
-	q := Query{compares: compares, then: ranges}
+func Ranges(compares []clientv3.Cmp, ranges ...clientv3.Op) Request {
+	r := Request{compares: compares, then: ranges}
 	if len(compares) > 0 {
-		q.orElse = ranges
+		r.orElse = ranges
 	}
-	return q
+	return r
 }
 
 // transaction carries out t.
-func transaction(t ticket.Txn) Query {
-	return Query{compares: t.If, then: t.Then, orElse: t.Else}
+func transaction(t ticket.Txn) Request {
+	return Request{compares: t.If, then: t.Then, orElse: t.Else}
 }
 
-// A Reading is the answer to a Query.
+// A Reading is the answer to a Request.
 type Reading struct {
 	Header *pb.ResponseHeader
-	Epoch  *Epoch // in which the Query was sent
-	Holds  bool   // what the Query compares
+	Epoch  *Epoch // in which the Request was sent
+	Holds  bool   // what the Request compares
 	Ranges []*pb.RangeResponse
 	empty  bool // the branch that etcd took has no operations
 }
 
-// send sends q once.
-func (q *Query) send(ctx context.Context, kv clientv3.KV) (Reading, error) {
-	if q.key != "" {
-		resp, err := kv.Get(ctx, q.key, q.opts...)
+// send sends r once.
+func (r *Request) send(ctx context.Context, kv clientv3.KV) (Reading, error) {
+	if r.key != "" {
+		resp, err := kv.Get(ctx, r.key, r.opts...)
 		all := (*pb.RangeResponse)(resp)
 		return Reading{Header: all.GetHeader(), Ranges: []*pb.RangeResponse{all}}, err
 	}
-	resp, err := kv.Txn(ctx).If(q.compares...).Then(q.then...).Else(q.orElse...).Commit()
+	resp, err := kv.Txn(ctx).If(r.compares...).Then(r.then...).Else(r.orElse...).Commit()
 	if err != nil {
 		return Reading{}, err
 	}

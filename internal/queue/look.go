@@ -111,17 +111,17 @@ func (c *Waiter) readAhead(
 	ctx context.Context, p *Place, at int64, look *ticket.Look,
 ) (etcd.Reading, error) {
 	if at != 0 {
-		past := lookQuery(p, look, clientv3.WithRev(at), clientv3.WithSerializable())
+		past := lookRequest(p, look, clientv3.WithRev(at), clientv3.WithSerializable())
 		if read, err := p.keys.etcd.AttemptPast(ctx, past); err == nil {
 			return read, nil
 		}
 	}
-	return c.readFor(ctx, p, lookQuery(p, look), attempt.Backoff{})
+	return c.readFor(ctx, p, lookRequest(p, look), attempt.Backoff{})
 }
 
-// lookQuery is what a look at what is ahead of p reads next: for one that reads several ranges in
+// lookRequest is what a look at what is ahead of p reads next: for one that reads several ranges in
 // one request, otherwise one.
-func lookQuery(p *Place, look *ticket.Look, opts ...clientv3.OpOption) etcd.Query {
+func lookRequest(p *Place, look *ticket.Look, opts ...clientv3.OpOption) etcd.Request {
 	if p.Ticket.Kind != line.Read {
 		return etcd.Range(p.Ticket.Prefix(), append(look.Range(), opts...)...)
 	}
@@ -131,9 +131,9 @@ func lookQuery(p *Place, look *ticket.Look, opts ...clientv3.OpOption) etcd.Quer
 // readFor reads for c, which waits at p, until it is answered, and gives up when the lease or the
 // key is gone.
 func (c *Waiter) readFor(
-	ctx context.Context, p *Place, q etcd.Query, retry attempt.Backoff,
+	ctx context.Context, p *Place, r etcd.Request, retry attempt.Backoff,
 ) (etcd.Reading, error) {
-	read, err := p.keys.etcd.ReadBy(ctx, q, retry, func(err error) error {
+	read, err := p.keys.etcd.ReadBy(ctx, r, retry, func(err error) error {
 		c.LastErr = err
 		if p.isGone() || p.Lease.IsDead() {
 			return ErrAnew

@@ -127,7 +127,7 @@ func (k *Keys) verify() {
 // to any process that has its Detached. (TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost.)
 func (k *Keys) confirmFirst(
 	ctx context.Context, places []*Place,
-	ask func(context.Context, etcd.Query) (etcd.Reading, error),
+	ask func(context.Context, etcd.Request) (etcd.Reading, error),
 ) error {
 	for _, p := range places {
 		if err := k.confirmIsFirst(ctx, p, ask); err != nil && !attempt.Refused(err) {
@@ -140,10 +140,10 @@ func (k *Keys) confirmFirst(
 // confirmIsFirst is confirmFirst for one place. Keys that are no contenders may fill what is read
 // at first: then it reads on. (TestAHoldIsJudgedByAllThatIsAheadOfItAfterASetBack.)
 func (k *Keys) confirmIsFirst(
-	ctx context.Context, p *Place, ask func(context.Context, etcd.Query) (etcd.Reading, error),
+	ctx context.Context, p *Place, ask func(context.Context, etcd.Request) (etcd.Reading, error),
 ) error {
 	for look := p.Ticket.Look(false); p.isNeeded(); {
-		read, err := ask(ctx, lookQuery(p, &look))
+		read, err := ask(ctx, lookRequest(p, &look))
 		if err != nil {
 			return err
 		}
