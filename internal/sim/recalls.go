@@ -48,16 +48,30 @@ func (j *judge) asksBack(token int64, grace time.Duration) {
 	j.graces[token] = append(j.graces[token], grace)
 }
 
+// notices records when a hold has noticed a recall.
+func (j *judge) notices(b *belief) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	b.noticesLocked()
+}
+
+func (b *belief) noticesLocked() {
+	if !b.heard.IsZero() {
+		return
+	}
+	b.heard = time.Now()
+	for _, other := range b.others {
+		other.heard = b.heard
+	}
+}
+
 // hears records that a holder knows of a recall. If it heeds the recall, it unlocks. If
 // not, the hold must end by itself within the longest grace that was asked for, or within
 // the Session's most if that is shorter.
 func (j *judge) hears(b *belief, heeds bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	b.heard = time.Now()
-	for _, other := range b.others {
-		other.heard = b.heard
-	}
+	b.noticesLocked()
 	if heeds {
 		j.heeded++
 		return

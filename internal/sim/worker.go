@@ -277,6 +277,15 @@ func (w *worker) holds(b *belief) {
 	defer done()
 	defer w.p.w.meetings.comes(w.line(b.name), done)()
 	defer w.informs(working, b)()
+	over := make(chan struct{})
+	defer close(over)
+	go func() { // a frozen worker, too, has noticed: the timers of its process run on
+		select {
+		case <-over:
+		case <-etcdlock.RecallFrom(b.hold.ctx):
+			judge.notices(b)
+		}
+	}()
 	select {
 	case <-working.Done():
 	case <-b.hold.ctx.Done():
