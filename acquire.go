@@ -265,11 +265,11 @@ func (a call) put(ctx context.Context) (*hold, error) {
 	var one [1]ticket.Entering
 	entering, values := a.entering(one[:0]), make([]string, len(a))
 	if a[0].adopts.Rev != 0 {
-		mod, err := a[0].readAdopted(ctx)
+		e, err := a[0].readAdopted(ctx)
 		if err != nil {
 			return nil, err
 		}
-		entering[0].AsRead(mod)
+		entering[0].AsRead(e)
 	}
 	retry := attempt.Backoff{Policy: attempt.Put}
 	for {
@@ -291,21 +291,21 @@ func (a call) put(ctx context.Context) (*hold, error) {
 	}
 }
 
-// readAdopted reads the key that c adopts, and returns its mod revision. The error is a LostError
-// if the key does not wait to be adopted.
-func (c *claim) readAdopted(ctx context.Context) (mod int64, err error) {
+// readAdopted reads the key that c adopts. The error is a LostError if the key does not wait to be
+// adopted.
+func (c *claim) readAdopted(ctx context.Context) (e line.Entry, err error) {
 	read, err := c.m.s.etcd.Read(ctx, etcd.Range(c.adopts.Key))
 	if err != nil {
-		return 0, err
+		return e, err
 	}
 	e, there := line.Find(read.Ranges[0].GetKvs(), c.adopts.Key)
 	switch v := e.Value(); {
 	case !there || e.Rev != c.adopts.Rev:
-		return 0, c.notAdopted(because(ErrKeyDeleted, errAdoptionOver))
+		return e, c.notAdopted(because(ErrKeyDeleted, errAdoptionOver))
 	case !v.Detached || e.Lease != c.adopts.Lease:
-		return 0, c.notAdopted(fmt.Errorf("it was adopted by %s", excerpt(v.Owner, maxNameLen)))
+		return e, c.notAdopted(fmt.Errorf("it was adopted by %s", excerpt(v.Owner, maxNameLen)))
 	}
-	return e.Mod, nil
+	return e, nil
 }
 
 // notAdopted is the LostError of a call that cannot adopt the key.

@@ -25,7 +25,7 @@ type Entering struct {
 	reads bool       // whether it reads the key if that is there already, and for TryLock the line
 	n     int64      // how many keys of the line it reads
 	seen  int64      // TryLock: up to here nothing below the prefix is in its way
-	mod   int64      // of an adoption: the mod revision of the key, on the other lease
+	from  line.Entry // of an adoption: the key as it was read, on the other lease
 	among line.Ahead // TryAcquire: the contenders that were there then
 
 	// In the transaction of a Several.
@@ -33,19 +33,17 @@ type Entering struct {
 	ahead      line.Ahead // by the last answer
 }
 
-// AsRead makes e move the key that the ticket adopts to the ticket's lease. The key was read with a
-// mod revision.
+// AsRead makes e move the key that the ticket adopts, which was read, to the ticket's lease.
 //
-// Invariant: that is compared, so of all who have read the key so one gets it, and a late copy does
-// nothing. (TestOneOfSeveralAdopts.)
-func (e *Entering) AsRead(mod int64) { e.mod = mod }
+// Invariant: it moves the key only as it was read, so of all who have read it so one gets it, and a
+// late copy does nothing. (TestOneOfSeveralAdopts, TestALateAdoptOfBeforeASetBackDoesNothing.)
+func (e *Entering) AsRead(from line.Entry) { e.from = from }
 
 // adoption is Txn if the ticket adopts its key. It reads what is ahead of that: nothing, unless
 // etcd was set back.
 func (e *Entering) adoption(value string) Txn {
-	asRead := clientv3.Compare(clientv3.ModRevision(e.t.Key), "=", e.mod)
 	return Txn{
-		If:   []clientv3.Cmp{e.t.isOf(), asRead},
+		If:   asRead(e.from),
 		Then: append(e.t.newest(1+nearest, clientv3.WithMaxCreateRev(e.t.of)), e.t.put(value)),
 		Else: []clientv3.Op{e.t.readOwn()},
 	}

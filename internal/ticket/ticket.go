@@ -190,20 +190,28 @@ func (t Txn) Again() clientv3.Op {
 	return clientv3.OpGet(t.own)
 }
 
-// Edit puts another value over e, which was read, if it is as it was read, and otherwise reads it.
-// The key keeps its lease and its place.
+// asRead compares the key of e, which was read, with that.
 //
 // (Do not leave out the mod revision: a late copy would take back what was put since, if the value
 // is as before again. TestALateCopyOfASetInfoDoesNothing. Nor the value: after a set-back another
-// one may be put at that revision. TestALateCopyOfARecallDoesNothing. Nor put with a lease: the key
-// would outlive its holder's, or go with another. TestARecallKeepsPlaceTokenAndLease.)
+// one may be put at that revision. TestALateCopyOfARecallDoesNothing,
+// TestALateAdoptOfBeforeASetBackDoesNothing.)
+func asRead(e line.Entry) []clientv3.Cmp {
+	return []clientv3.Cmp{
+		clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
+		clientv3.Compare(clientv3.ModRevision(e.Key), "=", e.Mod),
+		clientv3.Compare(clientv3.Value(e.Key), "=", e.Stored()),
+	}
+}
+
+// Edit puts another value over e, which was read, if it is as it was read, and otherwise reads it.
+// The key keeps its lease and its place.
+//
+// (Do not put with a lease: the key would outlive its holder's, or go with another.
+// TestARecallKeepsPlaceTokenAndLease.)
 func Edit(e line.Entry, value string) Txn {
 	return Txn{
-		If: []clientv3.Cmp{
-			clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
-			clientv3.Compare(clientv3.ModRevision(e.Key), "=", e.Mod),
-			clientv3.Compare(clientv3.Value(e.Key), "=", e.Stored()),
-		},
+		If:   asRead(e),
 		Then: []clientv3.Op{clientv3.OpPut(e.Key, value, clientv3.WithIgnoreLease())},
 		Else: []clientv3.Op{clientv3.OpGet(e.Key)},
 	}

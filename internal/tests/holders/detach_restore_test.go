@@ -225,3 +225,39 @@ func TestAnAdoptWaitsBehindAHoldThatASetBackRevived(t *testing.T) {
 		})
 	}
 }
+
+// An Adopt read the key of a hold that was detached a second time. etcd is set back to before then,
+// and the holder that adopts it anew puts its key at the very revision that was read. The late
+// request of the Adopt does not take the key from that.
+func TestALateAdoptOfBeforeASetBackDoesNothing(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		first, _ := detached(t, etcd)
+		late := tests.SessionOf(t, etcd, "late")
+		other := lockOf(t, late, "other") // so its lease is one that comes back
+		restore := etcd.Save()
+		again, err := adopted(t, tests.SessionOf(t, etcd, "b"), first).Detach(t.Context(), keep)
+		require.NoError(t, err)
+		put := etcd.Rev()
+
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Process == "late" && c.Method == fake.Txn {
+				return fake.Effect{Delay: time.Second}
+			}
+			return fake.Effect{}
+		})
+		got := make(chan error, 1)
+		go func() {
+			_, err := late.Adopt(context.Background(), again)
+			got <- err
+		}()
+		synctest.Wait() // it has read the key
+		restore(1)
+		h := adopted(t, tests.SessionOf(t, etcd, "c"), first)
+		require.NoError(t, h.SetInfo(t.Context(), "here"))
+		require.Equal(t, put, etcd.Rev(), "it is put at another revision")
+
+		require.ErrorIs(t, tests.SoonOr(t, got, "the Adopt hangs"), etcdlock.ErrLost)
+		tests.RequireHolds(t, h)
+		tests.UnlockAll(t, h, other)
+	})
+}
