@@ -165,7 +165,7 @@ func (c *Conn) Attempt(ctx context.Context, r Request) (Reading, error) {
 	return c.attempt(ctx, r, attempt.Ordinary)
 }
 
-// AttemptPast is Attempt of a r that is of the past, and may be answered by any member. The state
+// AttemptPast is Attempt of an r that is of the past, and may be answered by any member. The state
 // at a revision does not change, so no quorum is needed. The member may not have reached it yet, or
 // have compacted it away.
 func (c *Conn) AttemptPast(ctx context.Context, r Request) (Reading, error) {

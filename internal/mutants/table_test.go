@@ -1899,7 +1899,7 @@ var mutants = []mutant{
 
 	{
 		name: "a put over a key, or an adoption, does not compare the value",
-		why:  "The mod revision says that the key is as it was read. But after a set-back another value may be put at that very revision, and a request of before then brings back the earlier one, or takes the key from who has adopted it.",
+		why:  "The mod revision says that the key is as it was read. But after a set-back another value may be put at that very revision, and a request of before then brings back the earlier one, or takes the key from the Session that has adopted it.",
 		edits: []edit{{"internal/ticket/ticket.go", `		clientv3.Compare(clientv3.Value(e.Key), "=", e.Stored()),
 `, ``}},
 		killers: []killer{
@@ -2417,7 +2417,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "an adoption compares only the create revision",
-		why:  "The create revision tells the hold, and no other key has it. But all who have read the key get it, one after the other.",
+		why:  "The create revision tells the hold, and no other key has it. But all calls that have read the key get it, one after the other.",
 		edits: []edit{{"internal/ticket/enter.go", `		If:   asRead(e.from),
 `, `		If:   asRead(e.from)[:1],
 `}},

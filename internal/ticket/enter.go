@@ -35,8 +35,8 @@ type Entering struct {
 
 // AsRead makes e move the key that the ticket adopts, which was read, to the ticket's lease.
 //
-// Invariant: it moves the key only as it was read, so of all who have read it so one gets it, and a
-// late copy does nothing. (TestOneOfSeveralAdopts, TestALateAdoptOfBeforeASetBackDoesNothing.)
+// Invariant: it moves the key only as it was read, so one of several calls gets it, and a late copy
+// does nothing. (TestOneOfSeveralAdopts, TestALateAdoptOfBeforeASetBackDoesNothing.)
 func (e *Entering) AsRead(from line.Entry) { e.from = from }
 
 // adoption is Txn if the ticket adopts its key. It reads what is ahead of that: nothing, unless

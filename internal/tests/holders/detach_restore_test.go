@@ -227,8 +227,8 @@ func TestAnAdoptWaitsBehindAHoldThatASetBackRevived(t *testing.T) {
 }
 
 // An Adopt read the key of a hold that was detached a second time. etcd is set back to before then,
-// and the holder that adopts it anew puts its key at the very revision that was read. The late
-// request of the Adopt does not take the key from that.
+// and a Session that adopts the hold anew puts the key at the very revision that was read. The late
+// request of the first Adopt does not take the key from that Session.
 func TestALateAdoptOfBeforeASetBackDoesNothing(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		first, _ := detached(t, etcd)
@@ -237,7 +237,7 @@ func TestALateAdoptOfBeforeASetBackDoesNothing(t *testing.T) {
 		restore := etcd.Save()
 		again, err := adopted(t, tests.SessionOf(t, etcd, "b"), first).Detach(t.Context(), keep)
 		require.NoError(t, err)
-		put := etcd.Rev()
+		detachedAt := etcd.Rev()
 
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			if c.Process == "late" && c.Method == fake.Txn {
@@ -254,7 +254,7 @@ func TestALateAdoptOfBeforeASetBackDoesNothing(t *testing.T) {
 		restore(1)
 		h := adopted(t, tests.SessionOf(t, etcd, "c"), first)
 		require.NoError(t, h.SetInfo(t.Context(), "here"))
-		require.Equal(t, put, etcd.Rev(), "it is put at another revision")
+		require.Equal(t, detachedAt, etcd.Rev(), "the key is put at another revision")
 
 		require.ErrorIs(t, tests.SoonOr(t, got, "the Adopt hangs"), etcdlock.ErrLost)
 		tests.RequireHolds(t, h)
