@@ -2,8 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -178,11 +176,7 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 	}
 	own := true
 	for _, c := range a {
-		if c.adopts.Rev == 0 {
-			c.local = lineAtLocked(s, c.m.name, c.m.name)
-		} else if c.local = adoptedLineLocked(s, c.m.name, c.adopts.Key); c.local == nil {
-			return c.notAdopted(errAdoptedHere)
-		}
+		c.local = lineAtLocked(s, c.m.name)
 		c.cancel = cancel
 		c.enterLocked(c.wayInLocked())
 		own = own && c.waiter.Standing() == turn.Owner
@@ -264,13 +258,6 @@ func (a call) advance(ctx context.Context, placed bool) (*hold, error) {
 func (a call) put(ctx context.Context) (*hold, error) {
 	var one [1]ticket.Entering
 	entering, values := a.entering(one[:0]), make([]string, len(a))
-	if a[0].adopts.Rev != 0 {
-		e, err := a[0].readAdopted(ctx)
-		if err != nil {
-			return nil, err
-		}
-		entering[0].AsRead(e)
-	}
 	retry := attempt.Backoff{Policy: attempt.Put}
 	for {
 		if ctx.Err() != nil {
@@ -290,36 +277,6 @@ func (a call) put(ctx context.Context) (*hold, error) {
 		}
 	}
 }
-
-// readAdopted reads the key that c adopts. The error is a LostError if the key does not wait to be
-// adopted.
-func (c *claim) readAdopted(ctx context.Context) (e line.Entry, err error) {
-	read, err := c.m.s.etcd.Read(ctx, etcd.Range(c.adopts.Key))
-	if err != nil {
-		return e, err
-	}
-	e, there := line.Find(read.Ranges[0].GetKvs(), c.adopts.Key)
-	switch v := e.Value(); {
-	case !there || e.Rev != c.adopts.Rev:
-		return e, c.notAdopted(because(ErrKeyDeleted, errAdoptionOver))
-	case !v.Detached || e.Lease != c.adopts.Lease:
-		return e, c.notAdopted(fmt.Errorf("it was adopted by %s", excerpt(v.Owner, maxNameLen)))
-	}
-	return e, nil
-}
-
-// notAdopted is the LostError of a call that cannot adopt the key.
-func (c *claim) notAdopted(why error) *LostError {
-	return &LostError{Name: c.m.name, Token: c.adopts.Rev, Reason: why}
-}
-
-var (
-	// errAdoptedHere is the reason of an Adopt that comes second in its Session.
-	errAdoptedHere = errors.New("this Session has its key, or is giving it up")
-
-	// errAdoptionOver is what is known of a key that is gone.
-	errAdoptionOver = errors.New("its time is over, or it was adopted and unlocked")
-)
 
 // entering begins to put the keys. It appends to e.
 func (a call) entering(e ticket.Several) ticket.Several {
@@ -348,8 +305,6 @@ func (a call) entered(entering ticket.Several, done etcd.Outcome) (h *hold, know
 	answer := done.Answer
 	entrance := entering.Judge(answer)
 	a[0].place.Account.AnsweredLocked(answer, done.Prompt)
-	adopted := entrance == ticket.Queued && a[0].adopts.Rev != 0
-	a[0].unsure = adopted || entrance == ticket.Unsure && (a[0].unsure || answer.Doubtful())
 	for i, c := range a {
 		if ahead := entering.Ahead(i); c.place.Ticket.State() == ticket.InLine {
 			c.place.QueuedLocked(ahead, done.Epoch)

@@ -15,8 +15,7 @@ type claim struct {
 	// Set once, then only read.
 	m *lockHandle
 	line.Shape
-	together bool       // it is one of the claims of a LockAll; see lockall.go
-	adopts   line.Entry // the key that it adopts, on the lease where that waits; mostly none
+	together bool // it is one of the claims of a LockAll; see lockall.go
 	local    *localLine
 	caller   context.Context // of the call, only for the Trace
 	started  time.Time
@@ -25,8 +24,7 @@ type claim struct {
 
 	// Owned by the goroutine of the call, until it holds.
 	queue.Waiter
-	ahead  int  // contenders ahead of it when it queued
-	unsure bool // it may have adopted its key
+	ahead int // contenders ahead of it when it queued
 
 	// Guarded by Session.mu. While the claim owns the turn, and does not hold, only the goroutine
 	// of the call changes its place and its hold, and reads them without mu.

@@ -35,9 +35,6 @@ var (
 	// once its lease has expired. There is nothing left for the caller to do.
 	ErrUnconfirmed = errors.New("etcdlock: release not confirmed")
 
-	// ErrDetached is the cause of a hold's context after [Mutex.Detach] or [Hold.Detach].
-	ErrDetached = errors.New("etcdlock: detached")
-
 	// ErrUnlocked is the cause of a hold's context after Unlock.
 	ErrUnlocked = errors.New("etcdlock: unlocked")
 
@@ -289,10 +286,6 @@ var errKeyTaken = &opError{
 	wraps: []error{ErrKeyDeleted, ErrKeyOverwritten},
 }
 
-// errDisplaced is the reason of a loss of a key that stands behind another that may be held.
-var errDisplaced = because(ErrKeyDeleted,
-	errors.New("etcd was set back, and a hold that may be adopted is before it again"))
-
 // bare is the text of err without this package's prefix, for use inside another.
 func bare(err error) string { return strings.TrimPrefix(err.Error(), "etcdlock: ") }
 
@@ -344,8 +337,6 @@ func reasonOf(r ticket.Reason) error {
 		return errKeyTaken
 	case ticket.LeaseRevoked:
 		return ErrLeaseRevoked
-	case ticket.Displaced:
-		return errDisplaced
 	default:
 		return ErrKeyDeleted
 	}

@@ -43,14 +43,13 @@ type hold struct {
 	all   []*hold     // that begin and end together: the holds of a LockAll, or alone
 
 	// Guarded by Session.mu.
-	depth    int                 // Locks that nest, of all Mutexes
-	detached time.Time           // until when its key can be adopted, zero if it was not detached
-	nests    map[*lockHandle]int // reads that nest in it, of other lockHandles than m
-	state    holdState           // changed by becomesLocked alone
-	cause    error               // of its contexts' end, nil while it is whole
-	why      error               // it has ended or is gone, nil before; mostly cause
-	recall   *recallState        // nil if it does not listen
-	warns    *time.Timer         // of a loss that is not unlocked, nil while no claim waits for that
+	depth  int                 // Locks that nest, of all Mutexes
+	nests  map[*lockHandle]int // reads that nest in it, of other lockHandles than m
+	state  holdState           // changed by becomesLocked alone
+	cause  error               // of its contexts' end, nil while it is whole
+	why    error               // it has ended or is gone, nil before; mostly cause
+	recall *recallState        // nil if it does not listen
+	warns  *time.Timer         // of a loss that is not unlocked, nil while no claim waits for that
 	// contexts are the contexts that have not ended, by their parents. They are fixed once the hold
 	// is whole no more, and nil once all have ended.
 	contexts map[context.Context]*holdContext
@@ -251,7 +250,7 @@ func (h *hold) endLocked(cause error) (endedBefore bool) {
 	switch {
 	case h.state >= holdEnded:
 		return true
-	case cause == ErrUnlocked || cause == ErrClosed || cause == ErrDetached:
+	case cause == ErrUnlocked || cause == ErrClosed:
 		h.becomesLocked(holdEnded, cause) // its owner frees it next
 	default:
 		h.becomesLocked(holdGone, cause)
@@ -389,11 +388,6 @@ func (h *hold) waited() time.Duration { return h.began.Sub(h.claim.started) }
 // reportReleased reports to Trace that h has ended without a loss.
 func (h *hold) reportReleased() {
 	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
-	if !h.detached.IsZero() {
-		report(&m.s.hooks, m.cfg.trace.Detached, h.claim.caller,
-			DetachedEvent{m.name, token, held, h.detached})
-		return
-	}
 	report(&m.s.hooks, m.cfg.trace.Released, h.claim.caller, ReleasedEvent{m.name, token, held})
 }
 

@@ -70,36 +70,6 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	return h.hold.leaveLocked(ctx, ErrUnlocked)
 }
 
-// Detach is [Mutex.Detach] of a Hold. It is for exclusive holds of one name: for a read, permits,
-// or several names it returns an error, and the hold goes on.
-func (h *Hold) Detach(ctx context.Context, keep time.Duration) (Detached, error) {
-	if h == nil || h.hold == nil {
-		return "", ErrNotHeld
-	}
-	if err := checkDetach(ctx, h.m.name, keep); err != nil {
-		return "", err
-	}
-	s := h.m.s
-	ends := func(ended *hold) bool { return ended == h.hold }
-	ctx, cancel := s.releaseContext(ctx, ends, s.releaseTime())
-	defer cancel()
-	s.mu.Lock()
-	switch {
-	case h.over || h.hold.depth == 0:
-		h.over = true
-		s.mu.Unlock()
-		return "", failed("detach", h.m.name, ErrNotHeld)
-	case !h.hold.claim.exclusive() || len(h.hold.all) > 1:
-		s.mu.Unlock()
-		return "", failed("detach", h.m.name, errors.New("not an exclusive hold of one name"))
-	case h.hold.depth > 1:
-		s.mu.Unlock()
-		return "", failed("detach", h.m.name, errNests)
-	}
-	h.over = true
-	return h.hold.detachLocked(ctx, keep)
-}
-
 // doWith is the method op, Do or one like it: it calls fn during the Hold that lock returns.
 func doWith(
 	ctx context.Context, op string, fn func(ctx context.Context) error, lock func() (*Hold, error),

@@ -104,33 +104,6 @@ func (s *Session) TryDo(
 	return doWith(ctx, "Do", fn, func() (*Hold, error) { return s.TryLock(ctx, name, opts...) })
 }
 
-// Adopt goes on with a hold that another process has detached: it moves the key from the lease on
-// which that waits to the Session's. No other contender gets in between, and the hold keeps its key
-// and its token. The Hold counts as any other, by the trust in the lease of this Session.
-//
-// Of several Adopts of one Detached one gets the hold. The others return a [*LostError] that says
-// which process has it, and so does each that comes when its time is over. [ErrUnconfirmed] says
-// that etcd did not answer before ctx ended: if this Session has the key it is being removed; call
-// Adopt again to learn whether it still waits. After [ErrClosed] the key may have come to this
-// Session, and goes with its lease. After any other error nothing has happened.
-//
-// Do not adopt what was detached before etcd was restored from a snapshot. The snapshot may have
-// the key as it waited, though the hold was adopted and unlocked since, and another contender holds
-// now. That one is lost then, but both hold until its process has heard from the restored etcd.
-//
-// It waits for etcd, within ctx, and for no contender, unless a restore has brought one back that
-// is before it. Then it waits for its turn; if ctx ends meanwhile, or the Session is closed, the
-// error is [ErrUnconfirmed], too, and the key is being removed.
-//
-// It costs a read, a transaction and the revocation of the lease on which the key has waited, and
-// the Session's lease if that has none. opts are as for [Session.Lock], without [WithHandoff] and
-// [WithLinger], which do not count either if they are the Session's defaults. A call of the same
-// Session for the same name waits as in another one: after a loss it does not wait for the Unlock
-// of the Hold.
-func (s *Session) Adopt(ctx context.Context, d Detached, opts ...Option) (*Hold, error) {
-	return adopt(ctx, s.inner(), d, opts)
-}
-
 // LockAll waits until it holds the locks of all the names: 1 to 32, each once. ctx bounds the wait
 // only. Uncontended it is one request to etcd, and so is the Hold's Unlock.
 //

@@ -28,10 +28,10 @@ type localLine struct {
 	markedNext *localLine // the one that was marked before it
 }
 
-// lineAtLocked is the local line of s for a name, which s finds as at. Unused lines are kept for
-// their key names, up to a number.
-func lineAtLocked(s *session, at, name string) *localLine {
-	if n := s.lines[at]; n != nil {
+// lineAtLocked is the local line of s for a name. Unused lines are kept for their key names, up to a
+// number.
+func lineAtLocked(s *session, name string) *localLine {
+	if n := s.lines[name]; n != nil {
 		return n
 	}
 	if len(s.lines) >= s.sweepAt {
@@ -44,18 +44,7 @@ func lineAtLocked(s *session, at, name string) *localLine {
 	}
 	n := &localLine{s: s, ahead: line.None}
 	n.Init(s.keys, name, n)
-	s.lines[at] = n
-	return n
-}
-
-// adoptedLineLocked is the local line of s for a key of the name that a call adopts, nil if the
-// Session has that key. Nothing waits in it: the claims of the name wait in etcd's line behind the
-// key, whichever Session they are of, and a call that adopts does not wait for them.
-func adoptedLineLocked(s *session, name, key string) *localLine {
-	n := lineAtLocked(s, "\x00"+key, name) // no name begins so
-	if n.queue.Owner() != nil || s.keys.AccountsForLocked(key) {
-		return nil
-	}
+	s.lines[name] = n
 	return n
 }
 

@@ -249,48 +249,6 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	return h.leaveLocked(ctx, ErrUnlocked)
 }
 
-// Detach ends the hold here without giving the lock back: another process, or this one after a
-// restart, goes on with it by [Session.Adopt], and no other contender gets in between. It first
-// ends the contexts of the hold, with the cause [ErrDetached], and then moves the key to a lease of
-// its own that lasts for keep, in whole seconds, rounded up, and is not renewed. (etcd's least is
-// 2 s by default. After an election of etcd's leader it counts anew.) If no process adopts the hold
-// in that time the key expires, and the next contender gets in. Others see the time in
-// [Contender.Until].
-//
-// After nil the hold is over here, as after [Mutex.Unlock], and an Unlock returns [ErrNotHeld]. The
-// Detached is all that Adopt needs. The errors are those of Unlock, and after each of them there is
-// nothing to adopt: after [ErrUnconfirmed] the key is being removed, and goes with keep, or the
-// TTL, at the latest. With a nil ctx, a keep that is not positive, or Locks that nest in the hold,
-// Detach returns an error and the hold goes on.
-//
-// It costs the grant of a lease and a transaction, and another one if the key was changed, by
-// SetInfo or a [Recall]. ctx is as in Unlock. [WithMinHold] does not count for a hold that is
-// detached. A comparison from [Mutex.IsOwner] stays true: it is one hold, with one key and one
-// token, in two places one after the other.
-func (m *Mutex) Detach(ctx context.Context, keep time.Duration) (Detached, error) {
-	if m == nil || m.s == nil {
-		return "", ErrNotHeld
-	}
-	if err := checkDetach(ctx, m.name, keep); err != nil {
-		return "", err
-	}
-	s := m.s
-	ctx, cancel := s.releaseContext(ctx, m.covers, s.releaseTime())
-	defer cancel()
-	s.mu.Lock()
-	h := m.hold
-	switch {
-	case h == nil || h.depth == 0:
-		s.mu.Unlock()
-		return "", failed("detach", m.name, ErrNotHeld)
-	case h.depth > 1 || len(h.all) > 1:
-		s.mu.Unlock()
-		return "", failed("detach", m.name, errNests)
-	}
-	m.hold, m.depth = nil, 0
-	return h.detachLocked(ctx, keep)
-}
-
 // Do locks, calls fn, and unlocks, even if fn panics or calls runtime.Goexit. fn
 // gets a context that comes from ctx and also ends with the hold; its cause says
 // why. See [Mutex.Context].

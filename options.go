@@ -78,14 +78,13 @@ const (
 	forMutex use = 1 << iota
 	forRWMutex
 	forSemaphore
-	forAdopted
 	forSession use = 0 // which uses all, or has them as defaults
 )
 
 // String is for messages.
 func (u use) String() string {
 	return map[use]string{
-		forMutex: "a Mutex", forRWMutex: "an RWMutex", forSemaphore: "a Semaphore", forAdopted: "Adopt",
+		forMutex: "a Mutex", forRWMutex: "an RWMutex", forSemaphore: "a Semaphore",
 	}[u]
 }
 
@@ -260,7 +259,7 @@ func WithAcquireTimeout(d time.Duration) Option {
 // So a hold is passed on only between Mutexes with the same [WithOwner] and [WithInfo], both with
 // [WithRecall] or both without, and not once [Mutex.SetInfo] was called.
 func WithHandoff(n int) Option {
-	return option("WithHandoff", forSemaphore|forAdopted, func(c *config) error {
+	return option("WithHandoff", forSemaphore, func(c *config) error {
 		c.handoff = n
 		if n < 0 {
 			return fmt.Errorf("etcdlock: WithHandoff(%d): negative", n)
@@ -284,7 +283,7 @@ func WithHandoff(n int) Option {
 // [WithInfo], all with [WithRecall] or all without. Any other Mutex of the Session puts a key
 // of its own. A key does not linger once [Mutex.SetInfo] was called for it.
 func WithLinger(d time.Duration) Option {
-	return option("WithLinger", forSemaphore|forAdopted, func(c *config) error {
+	return option("WithLinger", forSemaphore, func(c *config) error {
 		c.linger = d
 		return positive("WithLinger", d)
 	})

@@ -29,7 +29,6 @@ func newPlaceLocked(c *claim, k *queue.Account) *place {
 	p := &place{m: c.m, local: c.local}
 	k.TakeLocked(&p.Place, queue.Seat{
 		Line: &c.local.Line, Shape: c.Shape, Listens: c.m.cfg.recall > 0, Owner: p,
-		Adopts: c.adopts,
 	})
 	c.local.queue.Gather() // a waiter that comes from here on may come after the put
 	return p
@@ -39,9 +38,8 @@ func newPlaceLocked(c *claim, k *queue.Account) *place {
 func (p *place) value() string { return p.m.cfg.value(p.Ticket.Kind) }
 
 // kept is the value of p's key where that stays from now on though its hold has ended here, until
-// a time: with the info that SetInfo has set, if it was called. detached says that another Session
-// may adopt it.
-func (p *place) kept(until time.Time, detached bool) string {
+// a time: with the info that SetInfo has set, if it was called.
+func (p *place) kept(until time.Time) string {
 	p.m.s.mu.Lock()
 	defer p.m.s.mu.Unlock()
 	v := p.m.cfg.told()
@@ -49,7 +47,7 @@ func (p *place) kept(until time.Time, detached bool) string {
 		v.Info = info
 	}
 	text, _ := line.NewText(v, line.Exclusive) // as in configure
-	return text.Kept(p.Since, until, detached)
+	return text.Kept(p.Since, until)
 }
 
 // tellsOf reports whether the value of p's key is true of a hold of c: the label, the info, and

@@ -24,7 +24,7 @@ type release struct {
 	until  time.Time // until when the key stays, by WithMinHold or Detach; zero if it goes now
 }
 
-// leaveLocked is one Unlock of h, which has had as many Locks at least, or its Detach. It ends the
+// leaveLocked is one Unlock of h, which has had as many Locks at least. It ends the
 // contexts with a cause. It unlocks mu.
 func (h *hold) leaveLocked(ctx context.Context, cause error) error {
 	s := h.m.s
@@ -52,15 +52,6 @@ func (h *hold) leaveLocked(ctx context.Context, cause error) error {
 		return err
 	}
 	return r.send(ctx)
-}
-
-// detachLocked detaches h, whose Lock is the only one. It unlocks mu.
-func (h *hold) detachLocked(ctx context.Context, keep time.Duration) (Detached, error) {
-	h.detached = time.Now().Add(keep)
-	if err := h.leaveLocked(ctx, ErrDetached); err != nil {
-		return "", err
-	}
-	return detachedOf(h.place.Ticket.Moved()), nil
 }
 
 // nestedLocked reports whether Locks that are not unlocked yet nest in h, or in a hold that ends
@@ -129,10 +120,7 @@ func (h *hold) freeLocked(spare bool) *release {
 // WithMinHold. It is the zero time if the key goes now.
 func (h *hold) staysUntil(spare bool) time.Time {
 	until := h.began.Add(h.m.cfg.minHold)
-	switch {
-	case !h.detached.IsZero():
-		return h.detached
-	case spare && h.claim.exclusive() && time.Now().Before(until):
+	if spare && h.claim.exclusive() && time.Now().Before(until) {
 		return until
 	}
 	return time.Time{}
@@ -206,7 +194,7 @@ func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outc
 	case r.Together():
 		value = r.put.value()
 	case r.Moves():
-		value = r.h.place.kept(r.until, r.detaches())
+		value = r.h.place.kept(r.until)
 	}
 	done := s.etcd.Commit(ctx, retry, r.Txn(value))
 	if r.Moves() && done.Err != nil && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
@@ -215,16 +203,9 @@ func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outc
 	return done
 }
 
-// detaches reports whether the key stays for another Session to adopt it.
-func (r *release) detaches() bool { return !r.h.detached.IsZero() }
-
 // unconfirmed is the error of a call if etcd did not confirm it in time.
 func (r *release) unconfirmed(reasons ...error) error {
-	op := "unlock"
-	if r.detaches() {
-		op = "detach"
-	}
-	return failed(op, r.h.m.name, append([]error{ErrUnconfirmed}, reasons...)...)
+	return failed("unlock", r.h.m.name, append([]error{ErrUnconfirmed}, reasons...)...)
 }
 
 // whyUntold is why the outcome of a release is unknown: etcd's error alone, or that and the
@@ -313,7 +294,7 @@ func (r *release) giveUp(untold []error) error {
 // giveUpLocked leaves the key to a removal in the background, now or when its time is over: etcd
 // did not answer in time.
 func (r *release) giveUpLocked(untold []error) error {
-	if time.Now().Before(r.until) && !r.detaches() {
+	if time.Now().Before(r.until) {
 		r.h.place.local.staysLocked(r.h.place, r.until)
 	} else {
 		for _, o := range r.h.all {
@@ -327,7 +308,7 @@ func (r *release) giveUpLocked(untold []error) error {
 // error.
 func (r *release) overLocked(err error) error {
 	h := r.h
-	if err == nil && r.Moves() && !r.detaches() {
+	if err == nil && r.Moves() {
 		h.place.local.staysLocked(h.place, r.until)
 	}
 	if r.put != nil && !r.queued {

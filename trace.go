@@ -42,16 +42,13 @@ type Trace struct {
 	Queued func(ctx context.Context, e QueuedEvent)
 	// GaveUp: Lock, TryLock, Do or their like returned an error without a hold.
 	GaveUp func(ctx context.Context, e GaveUpEvent)
-	// Acquired: a hold began, or was adopted. One of Released, Lost and Detached follows, once.
+	// Acquired: a hold began. Released or Lost follows, once.
 	Acquired func(ctx context.Context, e AcquiredEvent)
 	// Released: a hold ended by Unlock or Close, without a loss. If etcd did not confirm
 	// the release, CleanupPending reports it.
 	Released func(ctx context.Context, e ReleasedEvent)
 	// Lost: a hold ended without its release.
 	Lost func(ctx context.Context, e LostEvent)
-	// Detached: a hold ended by Detach, without a loss: another Session may adopt it. If etcd did
-	// not confirm that, CleanupPending reports it.
-	Detached func(ctx context.Context, e DetachedEvent)
 	// Recalled: a hold that listens (see [WithRecall]) has noticed a request, or a later one that
 	// ends it sooner. It ends by its Unlock, or when the grace is over; Released or Lost follows.
 	Recalled func(ctx context.Context, e RecalledEvent)
@@ -135,14 +132,6 @@ type LostEvent struct {
 	Reason error // in its LostError
 }
 
-// A DetachedEvent is a hold that ended here, and may go on elsewhere.
-type DetachedEvent struct {
-	Name  string
-	Token int64
-	Held  time.Duration
-	Until time.Time // until when it can be adopted
-}
-
 // A RecalledEvent is a request to a hold to end.
 type RecalledEvent struct {
 	Name    string
@@ -219,7 +208,6 @@ func JoinTraces(traces ...*Trace) *Trace {
 		Acquired:      join(traces, func(t *Trace) hook[AcquiredEvent] { return t.Acquired }),
 		Released:      join(traces, func(t *Trace) hook[ReleasedEvent] { return t.Released }),
 		Lost:          join(traces, func(t *Trace) hook[LostEvent] { return t.Lost }),
-		Detached:      join(traces, func(t *Trace) hook[DetachedEvent] { return t.Detached }),
 		Recalled:      join(traces, func(t *Trace) hook[RecalledEvent] { return t.Recalled }),
 		Led:           join(traces, func(t *Trace) hook[LedEvent] { return t.Led }),
 		LeaseGranted:  join(traces, func(t *Trace) hook[LeaseGrantedEvent] { return t.LeaseGranted }),

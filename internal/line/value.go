@@ -29,9 +29,8 @@ type Value struct {
 	Info       string `json:"info,omitempty"`
 	Recallable bool   `json:"recallable,omitempty"` // its holder heeds a Recall
 
-	Until    time.Time `json:"until,omitzero"`     // of a key that outlasts its hold
-	Detached bool      `json:"detached,omitempty"` // another Session may adopt the key
-	Since    time.Time `json:"since"`              // the last one
+	Until time.Time `json:"until,omitzero"` // of a key that outlasts its hold
+	Since time.Time `json:"since"`          // the last one
 }
 
 // Value is e's parsed value, or the zero Value if it is not ours.
@@ -69,13 +68,10 @@ func (t Text) Since(at time.Time) string {
 }
 
 // Kept is the value of a key that was put at a time and stays until another, though its hold has
-// ended here. detached says that another Session may adopt it.
-func (t Text) Kept(since, until time.Time, detached bool) string {
+// ended.
+func (t Text) Kept(since, until time.Time) string {
 	more := until.UTC().AppendFormat([]byte(`,"until":"`), time.RFC3339Nano)
 	more = append(more, '"')
-	if detached {
-		more = append(more, `,"detached":true`...)
-	}
 	return strings.TrimSuffix(t.Since(since), "}") + string(more) + "}"
 }
 
@@ -189,7 +185,3 @@ func CheckInfo(info string) error {
 	}
 	return nil
 }
-
-// MayBeAdopted reports whether e may wait to be adopted, or was adopted: another value was put
-// since the key was made.
-func (e Entry) MayBeAdopted() bool { return e.Mod != e.Rev }

@@ -28,21 +28,19 @@ type Account struct {
 	lease *lease.Lease
 
 	// Guarded by Session.mu.
-	places      map[string]*Place  // by key: all that the Session accounts for
-	placed      time.Time          // when the last place was taken
-	users       int                // places that hold, wait or are being released
-	idleSince   time.Time          // when users became 0
-	releases    int                // releases under way, of holds that have ended whole
-	ending      map[Ender]struct{} // that have ended while their contexts may not have
-	doubted     time.Time          // when it was last learned that a copy of a put may come late
-	suspect     bool               // an audit of the keys is due now
-	reconnected bool               // that audit reads what is ahead of the holds, too
-	adopts      bool               // a place was to adopt a key, which it has not drawn
-	swept       time.Time          // when the last answered audit of the keys on the lease was sent
-	byValues    bool               // the last audit was by values; see auditsBy
-	unread      []unread           // watches that were created, whose keys are still to be read
-	reading     bool               // these are being read
-	deleted     []*Place           // whose keys are gone; whether the lease is, too, is being asked
+	places    map[string]*Place  // by key: all that the Session accounts for
+	placed    time.Time          // when the last place was taken
+	users     int                // places that hold, wait or are being released
+	idleSince time.Time          // when users became 0
+	releases  int                // releases under way, of holds that have ended whole
+	ending    map[Ender]struct{} // that have ended while their contexts may not have
+	doubted   time.Time          // when it was last learned that a copy of a put may come late
+	suspect   bool               // an audit of the keys is due now
+	swept     time.Time          // when the last answered audit of the keys on the lease was sent
+	byValues  bool               // the last audit was by values; see auditsBy
+	unread    []unread           // watches that were created, whose keys are still to be read
+	reading   bool               // these are being read
+	deleted   []*Place           // whose keys are gone; whether the lease is, too, is being asked
 }
 
 // An Ender is a hold that has ended, and whose contexts are about to end.
@@ -57,7 +55,6 @@ type Seat struct {
 	Shape   line.Shape
 	Listens bool // its value says that it may be recalled
 	Owner   Owner
-	Adopts  line.Entry // the key that it adopts; without a revision if it puts one
 }
 
 // TakeLocked makes p a place on a's lease, which is the current one and usable.
@@ -66,15 +63,9 @@ func (a *Account) TakeLocked(p *Place, of Seat) {
 		Account: a, Lease: a.lease, keys: a.keys,
 		line: of.Line, owner: of.Owner, listens: of.Listens,
 	}
-	if of.Adopts.Rev != 0 {
-		p.Ticket = ticket.Adopt(of.Line.Name, of.Adopts.Key, of.Adopts.Rev, int64(a.lease.ID))
-		adopted.Store(adoption{of.Adopts.Key, int64(a.lease.ID)}, nil)
-		a.adopts = true
-	} else {
-		slot := of.Line.slotsLocked(of.Shape).Free(a.lease, of.Shape.Kind)
-		draw := func(name string) string { return a.draw(name, of.Shape) }
-		p.Ticket = ticket.New(of.Line.Name, int64(a.lease.ID), slot, draw)
-	}
+	slot := of.Line.slotsLocked(of.Shape).Free(a.lease, of.Shape.Kind)
+	draw := func(name string) string { return a.draw(name, of.Shape) }
+	p.Ticket = ticket.New(of.Line.Name, int64(a.lease.ID), slot, draw)
 	a.places[p.Ticket.Key] = p
 	a.placed = time.Now()
 	a.users++
@@ -100,25 +91,8 @@ func (a *Account) draw(name string, shape line.Shape) (key string) {
 // hasDrawn reports whether key comes from draw.
 func (a *Account) hasDrawn(key string) bool { return hasDrawn(key, int64(a.lease.ID)) }
 
-// IsOwn reports whether a Session of this process has put e, or has adopted it.
-func IsOwn(e line.Entry) bool {
-	if hasDrawn(e.Key, e.Lease) {
-		return true
-	}
-	_, is := adopted.Load(adoption{e.Key, e.Lease})
-	return is
-}
-
-// adopted has the keys that Sessions of this process have adopted, or are about to, with the leases
-// to which they move them.
-var adopted sync.Map
-
-// An adoption is a key, and the lease to which a Session moves it. (Not the key alone: of two
-// Sessions that adopt it one fails. TestAnAdoptedHoldIsOfItsProcessThoughAnotherAdoptFails.)
-type adoption struct {
-	key   string
-	lease int64
-}
+// IsOwn reports whether a Session of this process has put e.
+func IsOwn(e line.Entry) bool { return hasDrawn(e.Key, e.Lease) }
 
 // hasDrawn reports whether key comes from draw, for the account of a lease.
 func hasDrawn(key string, lease int64) bool {
@@ -309,8 +283,7 @@ func (a *Account) RemoveRest(until time.Time) error {
 func (a *Account) RevokedLocked(err error) {
 	delete(a.keys.accounts, a.lease)
 	leaves := a.keys.Leases.ClosedLocked()
-	for key, p := range a.places {
-		adopted.Delete(adoption{key, int64(a.lease.ID)})
+	for _, p := range a.places {
 		leaves = leaves || p.Ticket.Lost() && p.leftoverErr != nil // it may outlive the lease
 	}
 	if err != nil && leaves {

@@ -135,7 +135,6 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 	_ = k.etcd.ReadKeys(ctx, keysOf(missing), k.etcd.AskInTime, func(part etcd.Part) {
 		a.confirmMissing(missing[part.From:], part, known)
 	})
-	a.confirmHolds(ctx)
 	_ = k.etcd.ReadKeys(ctx, strays, k.etcd.AskInTime, func(part etcd.Part) {
 		a.sweep(ctx, part.Entries)
 	})
@@ -200,7 +199,7 @@ func (a *Account) compare(
 	for _, key := range keys {
 		present[string(key)] = true
 		p := a.places[string(key)]
-		if (p == nil || p.Ticket.Lost()) && a.mayHavePutLocked(string(key)) {
+		if (p == nil || p.Ticket.Lost()) && a.hasDrawn(string(key)) {
 			strays = append(strays, string(key))
 		}
 	}
@@ -214,13 +213,6 @@ func (a *Account) compare(
 		}
 	}
 	return missing, strays
-}
-
-// mayHavePutLocked reports whether the Session has drawn key, or may have adopted it: another has
-// drawn it then, and its value says whether it is this library's.
-func (a *Account) mayHavePutLocked(key string) bool {
-	_, _, isKey := line.ParseKey(key)
-	return a.hasDrawn(key) || a.adopts && isKey
 }
 
 // isKnownBy reports whether etcd seems to know the lease, by what was read of places: if a key is
@@ -240,28 +232,12 @@ func (a *Account) confirmMissing(places []*Place, part etcd.Part, known bool) {
 	a.keys.mu.Lock()
 	defer a.keys.mu.Unlock()
 	for i, e := range part.Entries {
-		places[i].observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
-	}
-}
-
-// confirmHolds is confirmFirst for all holds, once the client has another connection: etcd may have
-// been set back unseen. It is left out where the holds are too many for watches of their own.
-func (a *Account) confirmHolds(ctx context.Context) {
-	k := a.keys
-	k.mu.Lock()
-	due := a.reconnected && len(a.places) <= manyPlaces
-	a.reconnected = false
-	var places []*Place
-	for _, p := range a.places {
-		if due && p.neededLocked() {
-			places = append(places, p)
+		p := places[i]
+		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
+		if seen == ticket.Same && p.neededLocked() && part.Epoch == a.keys.etcd.Epoch() {
+			p.epoch = part.Epoch
+			p.line.local.MarkLocked()
 		}
-	}
-	k.mu.Unlock()
-	if k.confirmFirst(ctx, places, k.etcd.AskInTime) != nil {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		a.reconnected = true // the next audit tries again
 	}
 }
 
@@ -269,7 +245,7 @@ func (a *Account) confirmHolds(ctx context.Context) {
 func (a *Account) sweep(ctx context.Context, read []line.Entry) {
 	k := a.keys
 	for _, e := range read {
-		if e.Lease != int64(a.lease.ID) || !a.hasDrawn(e.Key) && e.Value().Owner == "" {
+		if e.Lease != int64(a.lease.ID) {
 			continue
 		}
 		k.mu.Lock()

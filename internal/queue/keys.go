@@ -74,27 +74,6 @@ func (k *Keys) AccountLocked() *Account { return k.accounts[k.Leases.CurrentLock
 // LeftoverLocked is why a lease could not be revoked, or a key removed, nil if all are.
 func (k *Keys) LeftoverLocked() error { return k.leftoverErr }
 
-// AccountsForLocked reports whether a place of the Session has a key of that name.
-func (k *Keys) AccountsForLocked(key string) bool {
-	for _, a := range k.accounts {
-		if a.places[key] != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// GoesLocked is closed once the Session's key of that name that was given up has gone; nil if
-// there is none, or none that was given up.
-func (k *Keys) GoesLocked(key string) (goes <-chan struct{}) {
-	for _, a := range k.accounts {
-		if p := a.places[key]; p != nil && p.removed != nil {
-			goes = p.removed
-		}
-	}
-	return goes
-}
-
 // OwnLocked tells what e, which stands in a line, is to the Session. If it is one of its keys that
 // was given up, goes is closed once it has gone. If the Session has drawn its name and no place
 // accounts for it, it is an orphan: it has gone since it was read, or a late request has put it and

@@ -113,9 +113,6 @@ func (p *Place) lostLocked() {
 	p.tellLocked()
 	p.owner.LostLocked()
 	p.giveWayLocked()
-	if p.Ticket.Taken() == ticket.Displaced && p.Refs == 0 {
-		p.AbandonLocked(false)
-	}
 	p.line.local.MarkLocked()
 }
 
@@ -147,23 +144,6 @@ func (p *Place) isLostBy(own ticket.Observation) bool {
 
 // neededLocked reports whether a hold needs p's key, which is not lost.
 func (p *Place) neededLocked() bool { return p.Refs > 0 && !p.Ticket.Lost() }
-
-// isNeeded is neededLocked for callers that do not hold mu.
-func (p *Place) isNeeded() bool {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
-	return p.neededLocked()
-}
-
-// confirm observes p's key, as it and what is ahead of it were read, if a hold needs it.
-func (p *Place) confirm(own ticket.Observation, at *etcd.Epoch) {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
-	if p.neededLocked() && p.observedLocked(own) == ticket.Same && at == p.keys.etcd.Epoch() {
-		p.epoch = at
-		p.line.local.MarkLocked()
-	}
-}
 
 // isGone reports whether p's key is known to be lost: deleted or put over by another request.
 func (p *Place) isGone() bool {

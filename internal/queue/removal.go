@@ -14,7 +14,6 @@ func (p *Place) RemovedLocked() {
 	}
 	if p.Account.places[p.Ticket.Key] == p {
 		delete(p.Account.places, p.Ticket.Key)
-		adopted.Delete(adoption{p.Ticket.Key, p.Ticket.Lease})
 	}
 	if p.StaleLocked() && p.epoch != nil { // an earlier key of that name may be back
 		p.Account.SuspectLocked()

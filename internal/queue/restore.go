@@ -1,14 +1,11 @@
 package queue
 
 import (
-	"context"
-	"slices"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/lease"
-	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // TenantsLocked is as in lease.Config. They are the account of the keys on the lease.
@@ -90,7 +87,6 @@ func (k *Keys) followConnection(a *Account) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.suspectLocked()
-		a.reconnected = true
 		for _, p := range a.places {
 			p.tellLocked() // a waiter behind many, which watches one key, rechecks soon
 		}
@@ -111,52 +107,11 @@ func (k *Keys) verify() {
 				some := places[part.From:]
 				a.confirmMissing(some, part, a.isKnownBy(some, part))
 			})
-			_ = k.confirmFirst(k.ctx, places, k.etcd.Read)
 		}
 		if k.verified(present) || pause.Wait(k.ctx, k.etcd.Caller) != nil {
 			return
 		}
 	}
-}
-
-// confirmFirst reads what is ahead of the places that are held, and gives up each that stands
-// behind a key that another process may hold, too.
-//
-// No key is ever put ahead of another, but a set-back brings keys back that had gone before a hold
-// began. Their Sessions do not hold them. But a key that waits to be adopted, as it did then, comes
-// to any process that has its Detached. (TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost.)
-func (k *Keys) confirmFirst(
-	ctx context.Context, places []*Place,
-	ask func(context.Context, etcd.Request) (etcd.Reading, error),
-) error {
-	for _, p := range places {
-		if err := k.confirmIsFirst(ctx, p, ask); err != nil && !attempt.Refused(err) {
-			return err
-		}
-	}
-	return nil
-}
-
-// confirmIsFirst is confirmFirst for one place. Keys that are no contenders may fill what is read
-// at first: then it reads on. (TestAHoldIsJudgedByAllThatIsAheadOfItAfterASetBack.)
-func (k *Keys) confirmIsFirst(
-	ctx context.Context, p *Place, ask func(context.Context, etcd.Request) (etcd.Reading, error),
-) error {
-	for look := p.Ticket.Look(false); p.isNeeded(); {
-		read, err := ask(ctx, lookRequest(p, &look))
-		if err != nil {
-			return err
-		}
-		ahead, own := look.Judge(read.Ranges...)
-		if p.Ticket.Is(own.Entry) && ahead.Unread() {
-			continue
-		}
-		some := len(ahead.Last) > 0 && !ahead.Whole
-		own.Behind = some || slices.ContainsFunc(ahead.Last, line.Entry.MayBeAdopted)
-		p.confirm(own, read.Epoch)
-		return nil
-	}
-	return nil
 }
 
 // staleHoldsLocked are the places of holds from an earlier epoch, by account.

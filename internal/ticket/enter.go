@@ -25,51 +25,11 @@ type Entering struct {
 	reads bool       // whether it reads the key if that is there already, and for TryLock the line
 	n     int64      // how many keys of the line it reads
 	seen  int64      // TryLock: up to here nothing below the prefix is in its way
-	from  line.Entry // of an adoption: the key as it was read, on the other lease
 	among line.Ahead // TryAcquire: the contenders that were there then
 
 	// In the transaction of a Several.
 	then, rest int        // how many ranges it has in the Then, and in the Else
 	ahead      line.Ahead // by the last answer
-}
-
-// AsRead makes e move the key that the ticket adopts, which was read, to the ticket's lease.
-//
-// Invariant: it moves the key only as it was read, so one of several calls gets it, and a late copy
-// does nothing. (TestOneOfSeveralAdopts, TestALateAdoptOfBeforeASetBackDoesNothing.)
-func (e *Entering) AsRead(from line.Entry) { e.from = from }
-
-// adoption is Txn if the ticket adopts its key. It reads what is ahead of that: nothing, unless
-// etcd was set back.
-func (e *Entering) adoption(value string) Txn {
-	return Txn{
-		If:   asRead(e.from),
-		Then: append(e.t.newest(1+nearest, clientv3.WithMaxCreateRev(e.t.of)), e.t.put(value)),
-		Else: []clientv3.Op{e.t.readOwn()},
-	}
-}
-
-// judgeAdoption is Judge if the ticket adopts its key. It is Useless if the key is not as it was
-// read.
-func (e *Entering) judgeAdoption(a Answer) (Entrance, line.Ahead) {
-	t := e.t
-	if a.Doubtful() {
-		t.sends()
-	}
-	if a.Outcome != Answered {
-		return Unsure, line.Ahead{}
-	}
-	own, there := a.find(0, t.Key)
-	if !a.Succeeded && !(there && own.Rev == t.of && own.Lease == t.Lease) {
-		return Useless, line.Ahead{}
-	}
-	t.sends()
-	t.state, t.rev, t.since = InLine, t.of, own.Mod
-	if !a.Succeeded {
-		return Queued, line.Ahead{} // by a copy
-	}
-	t.since = a.Revision
-	return Queued, line.Before(t.Name, t.Entry(), a.read(0))
 }
 
 // Crowd makes Lock expect a long line, unless Lock is to read the holder's value. It then reads
@@ -121,9 +81,6 @@ func (e *Entering) aheadOf(a Answer) line.Ahead {
 // in its way. If that fails, too, each goes on as Lock does.
 func (e *Entering) Txn(value string) Txn {
 	t := e.t
-	if t.Adopts() {
-		return e.adoption(value)
-	}
 	txn := Txn{If: []clientv3.Cmp{t.absent()}, own: t.Key}
 	switch {
 	case e.crowd:
@@ -183,9 +140,6 @@ func (e Entrance) String() string {
 // earlier copy has put the key.
 func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 	t := e.t
-	if t.Adopts() {
-		return e.judgeAdoption(a)
-	}
 	if a.Outcome == Answered && a.Succeeded {
 		t.sends()
 	}

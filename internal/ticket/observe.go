@@ -24,7 +24,6 @@ type Observation struct {
 	Unproven  bool // its source may not show t's key: the absence of that says nothing
 	LeaseGone bool // etcd does not know the lease: a key that is gone went with it
 	AskFirst  bool // etcd is to be asked for the lease, before a key that is gone counts as lost
-	Behind    bool // a key may be held that stands before t's, which is held: etcd was set back
 }
 
 // A Seen is what an observation means for a ticket.
@@ -37,12 +36,11 @@ const (
 	Missing              // it was deleted, or went with its lease
 	Replaced             // the same, and another key of its name is there, which blocks the line
 	PutOver              // it is there, and has another lease, or none: t's lease does not remove it
-	Behind               // it is there, behind one that may be held
 )
 
 // String is for messages.
 func (s Seen) String() string {
-	return [...]string{"nothing", "same", "missing", "replaced", "put over", "behind"}[s]
+	return [...]string{"nothing", "same", "missing", "replaced", "put over"}[s]
 }
 
 // IsLoss reports whether the key is not as t has put it, or does not stand where it may be held.
@@ -51,10 +49,8 @@ func (s Seen) IsLoss() bool { return s > Same }
 // of is what o means for t. The ticket's one transition by it is Observe.
 func (o Observation) of(t *Ticket) Seen {
 	switch {
-	case t.rev == 0 || t.state == Removed, o.Key != t.Key, o.At != 0 && o.At < t.since:
+	case t.rev == 0 || t.state == Removed, o.Key != t.Key, o.At != 0 && o.At < t.rev:
 		return Nothing
-	case t.Is(o.Entry) && o.Behind:
-		return Behind
 	case t.Is(o.Entry): // a put that keeps both keeps the place
 		return Same
 	case o.Rev == t.rev:

@@ -50,7 +50,7 @@ func (r *Release) all() iter.Seq2[int, *Ticket] {
 // key onto the same one. TestALateCopyOfAMoveDoesNothing.)
 func (r *Release) MoveTo(lease int64) {
 	r.moves, r.t.moved, r.reads = lease, lease, true
-	r.mod = max(r.mod, r.t.since)
+	r.mod = max(r.mod, r.t.rev)
 }
 
 // Moves reports whether the next transaction moves t's key.

@@ -55,13 +55,12 @@ const (
 	Overwritten         // another request has put it over, without the lease
 	Either              // one of the two above: etcd did not answer which
 	LeaseRevoked        // it went with its lease
-	Displaced           // it is there, behind a key that another process may hold
 )
 
 // String is for messages.
 func (r Reason) String() string {
 	return [...]string{
-		"untold", "deleted", "overwritten", "deleted or overwritten", "lease revoked", "displaced",
+		"untold", "deleted", "overwritten", "deleted or overwritten", "lease revoked",
 	}[r]
 }
 
@@ -79,11 +78,9 @@ type Ticket struct {
 	Lease int64
 	Kind  line.Kind // the kind that Key shows
 	slot  *Slot     // the slot that Key comes from
-	of    int64     // create revision of the key that t adopts, 0 if it puts one
 
 	rev   int64 // create revision of the key, 0 until it is known
 	moved int64 // the lease to which a release has moved the key, perhaps; 0 if none has
-	since int64 // the revision at which it was put on Lease: rev, or that of its adoption
 	state State
 	doubt bool   // a copy of the put may still be under way
 	lost  bool   // it is or was Gone, or was lost while it was Leaving
@@ -102,18 +99,6 @@ func New(name string, lease int64, slot *Slot, draw func(name string) string) Ti
 		slot: slot,
 	}
 }
-
-// Adopt returns the ticket for a key that another hold has put on another lease, and that has that
-// create revision. Until it is known to be on lease, the ticket has no revision.
-func Adopt(name, key string, rev, lease int64) Ticket {
-	return Ticket{
-		Name: name, Key: key, Lease: lease, Kind: line.KindOf(key),
-		slot: &Slot{key: key, busy: true}, of: rev,
-	}
-}
-
-// Adopts reports whether t's key is still to be adopted: then it is another's.
-func (t *Ticket) Adopts() bool { return t.of != 0 && t.rev == 0 }
 
 // State is t's state.
 func (t *Ticket) State() State { return t.state }
@@ -155,11 +140,6 @@ func (t *Ticket) onLease(lease int64) clientv3.Cmp {
 // Is reports whether e is the key as t has put it.
 func (t *Ticket) Is(e line.Entry) bool {
 	return e.Key == t.Key && e.Rev == t.rev && e.Lease == t.Lease
-}
-
-// isOf compares the key with the one that t adopts.
-func (t *Ticket) isOf() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(t.Key), "=", t.of)
 }
 
 func (t *Ticket) absent() clientv3.Cmp {
@@ -289,7 +269,7 @@ func (t *Ticket) adopt(a Answer, i int) Entrance {
 		t.state, t.doubt, t.lost = Gone, true, true
 		return Useless
 	}
-	t.state, t.rev, t.since = InLine, own.Rev, own.Rev
+	t.state, t.rev = InLine, own.Rev
 	return Queued
 }
 
@@ -334,8 +314,6 @@ func (t *Ticket) Observe(o Observation) Seen {
 		return seen
 	case seen == PutOver:
 		t.taken = Overwritten
-	case seen == Behind:
-		t.taken = Displaced
 	case o.LeaseGone:
 		t.taken = LeaseRevoked
 	default:
@@ -398,24 +376,11 @@ func (t *Ticket) remove(revision int64) {
 // Removal is the transaction that removes t's key for certain. Without a known revision it
 // removes whatever is there under t's name. That name belongs to t alone and is not used again.
 //
-// A key that t adopts, or has adopted, may be another's by now. It is removed only from the leases
-// to which t may have moved it. (Do not go by its revision alone.
-// TestWhoLosesAnAdoptedHoldByARestoreLeavesItToTheNext.)
-//
 // With tell it reads what is ahead of t, for the error of a wait that ends: in a short line
 // the few contenders that known has, in a longer one only the holder's key, since a crowd may give
 // up at once.
 func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	gone, there := []clientv3.Op{clientv3.OpDelete(t.Key)}, []clientv3.Op(nil)
-	if t.of != 0 {
-		var elsewhere []clientv3.Op
-		for _, lease := range t.otherLeases() {
-			elsewhere = []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{t.isOf(), t.onLease(lease)},
-				gone, elsewhere)}
-		}
-		return Txn{If: []clientv3.Cmp{t.isOf(), t.OnLease()}, Then: gone, Else: elsewhere, own: t.Key,
-			count: true}
-	}
 	if tell && t.rev != 0 {
 		read := t.oldest(1, clientv3.WithKeysOnly())
 		if known.Whole {
@@ -431,23 +396,8 @@ func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	return txn
 }
 
-// otherLeases are the leases besides its own on which t may have left a key that it has adopted:
-// where a release has moved it, and none, if it was put over.
-func (t *Ticket) otherLeases() (leases []int64) {
-	if t.Adopts() {
-		return nil
-	}
-	if t.moved != 0 {
-		leases = append(leases, t.moved)
-	}
-	return append(leases, 0)
-}
-
 // MayLeave reports whether e, which was read, is a key that t may have left there.
 func (t *Ticket) MayLeave(e line.Entry) bool {
-	if t.of != 0 {
-		return e.Rev == t.of && (e.Lease == t.Lease || slices.Contains(t.otherLeases(), e.Lease))
-	}
 	return e.Rev != 0 && (t.rev == 0 || t.rev == e.Rev)
 }
 
