@@ -287,9 +287,6 @@ func (a call) entering(e ticket.Several) ticket.Several {
 	e = ticket.EnterAll(e, tickets, a[0].Try, a[0].m.cfg.trace.Queued != nil)
 	if len(a) == 1 {
 		if crowded, last := a[0].place.ExpectsCrowd(); crowded {
-			if a[0].Asks {
-				last = "" // it needs to know the key before that one, too
-			}
 			e[0].Crowd(last)
 		}
 	}

@@ -44,7 +44,7 @@ type request struct {
 // newClaim is a claim of a call that has not started. It is in no queue yet.
 func (w request) newClaim() *claim {
 	c := &claim{m: w.m, Shape: w.Shape}
-	c.Try, c.Asks = w.try, w.m.cfg.ask != nil && !w.try
+	c.Try = w.try
 	c.alone[0] = c
 	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, w.Kind == line.Read, w.Kind == line.Permit
 	return c
@@ -104,7 +104,6 @@ func (c *claim) wayInLocked() wayIn {
 // enterLocked brings c into its line by a way.
 func (c *claim) enterLocked(way wayIn) {
 	n := c.local
-	n.asking.may = n.asking.may || c.Asks
 	switch way {
 	case owns:
 		n.GiveWayLocked()

@@ -14,7 +14,6 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/lease/trust"
-	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/record"
 )
@@ -338,17 +337,5 @@ func TestTheDefaultMarginIsAnEighthOfTheGrantedTTLButNotTooLittle(t *testing.T) 
 	} {
 		require.Equal(t, want, (&config{}).marginOf(granted), "%v", granted)
 		require.Equal(t, time.Minute, (&config{margin: time.Minute}).marginOf(granted))
-	}
-}
-
-// However long the waits of a Session go on asking, it remembers a bounded number of holders.
-func TestWhatWasAskedIsBounded(t *testing.T) {
-	r := &requests{asked: make(map[holder]time.Duration)}
-	for rev := range int64(10 * mostAsked) {
-		e := line.Entry{Key: "n/x", Rev: rev}
-		require.True(t, r.isNewsLocked(e, time.Second))
-		require.False(t, r.isNewsLocked(e, time.Second))
-		require.True(t, r.isNewsLocked(e, time.Second-1), "a shorter grace")
-		require.LessOrEqual(t, len(r.asked), 2*mostAsked)
 	}
 }

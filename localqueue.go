@@ -18,7 +18,6 @@ type localLine struct {
 	queue      turn.Queue[*claim, *place]
 	ahead      line.Ahead // before the last place, if it was given up without a hold
 	tries      int        // claims in the queue that wait for no other contender
-	asking     asking
 
 	// Of keys that the Session keeps; see keep.go.
 	due   *time.Timer // calls lingered; nil before a key lingers
@@ -316,7 +315,6 @@ func (all *markedLines) SettleLocked() {
 	for n := all.last; n != nil; n = all.last {
 		n.marked, n.markedNext, all.last = false, nil, n.markedNext
 		n.admitLocked()
-		n.asking.askLocked(n)
 	}
 }
 

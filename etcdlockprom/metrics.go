@@ -205,7 +205,6 @@ func (m *Metrics) Trace() *etcdlock.Trace {
 			}
 		},
 		Released: func(_ context.Context, e etcdlock.ReleasedEvent) { m.end(m.label(e.Name), e.Held) },
-		Detached: func(_ context.Context, e etcdlock.DetachedEvent) { m.end(m.label(e.Name), e.Held) },
 		Lost: func(_ context.Context, e etcdlock.LostEvent) {
 			lock := m.label(e.Name)
 			m.lost.WithLabelValues(lock, whyLost(e.Reason)).Inc()

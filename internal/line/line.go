@@ -61,16 +61,6 @@ func Of(name string, kvs []*mvccpb.KeyValue) Line {
 	return l
 }
 
-// Known is the line of contenders of which the keys and their create revisions are known.
-func Known(keys map[string]int64) Line {
-	l := make(Line, 0, len(keys))
-	for key, rev := range keys {
-		l = append(l, Entry{Key: key, Rev: rev})
-	}
-	l.sort()
-	return l
-}
-
 // ByName is the lines of all locks whose keys were read.
 func ByName(kvs []*mvccpb.KeyValue) map[string]Line {
 	lines := make(map[string]Line)

@@ -27,9 +27,6 @@ func (c *Waiter) stands(ctx context.Context, p *Place, before line.Entry, length
 		ask = append(ask, countBelow(p.Ticket.Name))
 	}
 	compares := append(ticket.Contends(before), p.Ticket.Exists(), p.Ticket.OnLease())
-	if second := c.watchesSecond(p, ahead); second.Rev != 0 {
-		compares = append(compares, ticket.Contends(second)...)
-	}
 	read, err := c.readFor(ctx, p, etcd.Ranges(compares, ask...), retry)
 	if err != nil {
 		return standing{err: err}

@@ -251,30 +251,6 @@ func (p *Place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
 	p.owner.MeetsLocked(ahead)
 }
 
-// HoldersLocked are contenders before p that hold, as far as is known: no key is ever put before
-// them. It is none of them if p does not wait in line. In a long line it is the first one.
-//
-// Invariant: a contender that only waits is not among them. (Do not take the first one for which a
-// reader waits: other readers may stand before it. TestAReaderAsksTheHolderAndNoWaiter.)
-func (p *Place) HoldersLocked() line.Line {
-	if p.Ticket.State() != ticket.InLine || p.Ticket.Lost() || p.GivenUpLocked() || p.StaleLocked() {
-		return nil
-	}
-	ahead, v := p.Ahead, p.line.view
-	switch {
-	case ahead.Clear():
-		return nil
-	case ahead.Whole && p.Ticket.Kind != line.Read:
-		return ahead.Last.Holding()
-	case v.isLiveLocked() && !v.partial && v.keys[p.Ticket.Key] == p.Ticket.Rev():
-		return line.Known(v.keys).Before(p.Ticket.Entry()).Holding()
-	case ahead.First.Rev != 0 && (!ahead.Whole || ahead.First.Rev <= ahead.Last[0].Rev):
-		return line.Line{ahead.First}
-	default:
-		return nil
-	}
-}
-
 // lengthOf is the length of p's line, as far as is known.
 func (p *Place) lengthOf() int {
 	ahead, _ := p.Rivals()

@@ -23,7 +23,6 @@ const lateCheck = 5 * time.Second
 // it.
 type Waiter struct {
 	Try     bool  // it waits for etcd, and for no other contender
-	Asks    bool  // it asks the contenders that hold before it to give way
 	LastErr error // of etcd, while it retries
 }
 
@@ -121,13 +120,10 @@ func (c *Waiter) waitInView(ctx context.Context, p *Place) (err error) {
 // The order of departures may differ from that of the line, so one read at the event's
 // revision shows what is ahead of p then. (Do not enter without it: if W between H and p
 // is deleted while H holds, p would enter beside H.)
-//
-// If c asks the holder to give way it also watches the key before that one. When that goes the one
-// before p may have come to hold: the line is read, and the wait goes on.
 func (c *Waiter) waitBehind(
 	ctx context.Context, p *Place, ahead line.Ahead, broken *attempt.Backoff,
 ) error {
-	before, second := ahead.Last[len(ahead.Last)-1], c.watchesSecond(p, ahead)
+	before := ahead.Last[len(ahead.Last)-1]
 	w, known := p.line.watchBefore(ctx, p, broken, before)
 	defer p.line.unwatchBefore(p, w)
 	by := source{
@@ -135,30 +131,13 @@ func (c *Waiter) waitBehind(
 		begun: verifies, due: checks, first: p.firstRecheck(), news: relies, before: before,
 		departed: func(keys []string) bool {
 			w.gone = w.gone || slices.Contains(keys, before.Key)
-			return w.gone || slices.Contains(keys, second.Key)
+			return w.gone
 		},
 	}
-	switch {
-	case second.Rev != 0:
-		also := watchKeys(ctx, p, *broken, second)
-		defer also.end()
-		by.notices, by.count = also.notices, 2
-		by.covers = func(ahead line.Ahead) bool {
-			return ahead.Whole && len(ahead.Last) == 1 && ahead.Last[0].Rev == before.Rev
-		}
-	case known:
+	if known {
 		by.begun, by.first = stays, min(by.first, attempt.Jitter(lateCheck))
 	}
 	return c.waitBy(ctx, p, by, broken)
-}
-
-// watchesSecond is the last but one of the contenders before p, if c, which asks, waits for a
-// notice that it has gone. A reader does not: other readers may stand before the last one.
-func (c *Waiter) watchesSecond(p *Place, ahead line.Ahead) line.Entry {
-	if n := len(ahead.Last); c.Asks && n > 1 && p.Ticket.Kind == line.Exclusive {
-		return ahead.Last[n-2]
-	}
-	return line.Entry{}
 }
 
 // waitBehindSome waits until the line ahead of p, a permit, may have become one that lets it in,
