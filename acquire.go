@@ -177,8 +177,7 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 	own := true
 	for _, c := range a {
 		c.local = lineAtLocked(s, c.m.name)
-		c.cancel = cancel
-		c.enterLocked(c.wayInLocked())
+		c.enterLocked(c.wayInLocked(), cancel)
 		own = own && c.waiter.Standing() == turn.Owner
 	}
 	if own {
@@ -202,7 +201,7 @@ func (c *claim) holdAtOnce() *hold {
 		return nil
 	}
 	if way := c.wayInLocked(); way == joins || way == takesOver {
-		c.enterLocked(way)
+		c.enterLocked(way, nil)
 	}
 	return c.hold
 }
@@ -398,11 +397,10 @@ func (a call) beginLocked() (*hold, error) {
 			return nil, errSetBack
 		}
 	}
-	for _, c := range a {
-		c.place.newHoldLocked(c, now)
-	}
-	if len(a) > 1 {
-		a.bindLocked()
+	if len(a) == 1 {
+		a[0].place.newHoldLocked(a[0], now)
+	} else {
+		a.beginTogetherLocked(now)
 	}
 	for _, c := range a {
 		if r := c.place.Recall; r != nil { // while it waited

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/list"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/turn"
@@ -32,6 +33,10 @@ type claim struct {
 	place  *place                  // in etcd's line, nil while it has none; it may have been given up
 	hold   *hold                   // the one that it got, which its waiter has; it stays here
 	waiter turn.Waiter[*claim]     // in the line's queue; its Standing is the state of the claim
+
+	// While it waits.
+	ofSession, ofHandle list.Node[*claim] // in the waits of its Session and of its lockHandle
+	trying              list.Node[*claim] // in the tries of its line
 }
 
 // A request is what a call asks for.
@@ -101,9 +106,14 @@ func (c *claim) wayInLocked() wayIn {
 	}
 }
 
-// enterLocked brings c into its line by a way.
-func (c *claim) enterLocked(way wayIn) {
+// enterLocked brings c into its line by a way. cancel ends its wait, unless it has none.
+func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 	n := c.local
+	if cancel != nil {
+		c.cancel = cancel
+		n.s.waits.Add(&c.ofSession, c)
+		c.m.waits.Add(&c.ofHandle, c)
+	}
 	switch way {
 	case owns:
 		n.GiveWayLocked()
@@ -114,7 +124,10 @@ func (c *claim) enterLocked(way wayIn) {
 			n.firstLocked().hold.warnLocked()
 		}
 		if c.Try {
-			n.tries++
+			if n.tries == nil {
+				n.tries = new(list.List[*claim])
+			}
+			n.tries.Add(&c.trying, c)
 		} else {
 			c.ahead = ahead
 			c.reportQueued(func() Contender { return n.holderLocked(inEtcd) })
@@ -151,12 +164,13 @@ func (c *claim) reportQueued(holder func() Contender) {
 // key by now.
 func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
 	n, p := c.local, c.place
+	c.endsWaitLocked()
 	if c.waiter.Standing() == turn.Waiting {
 		locked = n.lockedErrorLocked(&c.waiter)
 	}
 	switch n.queue.Leave(&c.waiter) {
 	case turn.Waiting:
-		c.waitedLocked()
+		c.trying.Remove()
 		n.MarkLocked() // the waiters behind it may join a cohort
 	case turn.Next: // the release that is under way passes its turn on
 		locked = n.aheadLocked()
@@ -191,16 +205,24 @@ func (c *claim) leaveTurnLocked(put *place) {
 
 // hasTurnLocked tells c that its turn has come, with the place that was put for it or nil.
 func (c *claim) hasTurnLocked(put *place) {
-	c.waitedLocked()
+	c.trying.Remove()
 	c.place = put
 	c.turn <- struct{}{}
 }
 
-// waitedLocked notes that c waits in the queue no more.
-func (c *claim) waitedLocked() {
-	if c.Try {
-		c.local.tries--
+// endsWaitLocked notes that nothing has to end c's wait any more: it is over.
+func (c *claim) endsWaitLocked() {
+	c.cancel = nil
+	c.ofSession.Remove()
+	c.ofHandle.Remove()
+}
+
+// cancelLocked ends c's wait, unless it is over.
+func (c *claim) cancelLocked(cause error) {
+	if cancel := c.cancel; cancel != nil {
+		c.m.s.mu.After(func() { cancel(cause) })
 	}
+	c.endsWaitLocked()
 }
 
 // handDown gives the place at which c has waited in etcd's line to the next waiter in the local
@@ -211,7 +233,7 @@ func (c *claim) handDown() (locked *LockedError, done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := n.queue.First()
-	if next == nil || !next.Early() || next.Value.Try || s.leases.ClosedLocked() ||
+	if next == nil || !n.queue.Early(next) || next.Value.Try || s.leases.ClosedLocked() ||
 		p == nil || p.Ticket.State() != ticket.InLine || p.GivenUpLocked() || p.Lease.HasEndedLocked() ||
 		p.Recall != nil {
 		return nil, false

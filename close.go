@@ -3,7 +3,11 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
+
+	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/queue"
 )
 
 // closeGrace is how long Close takes if its context ended before the call.
@@ -54,10 +58,11 @@ func (m *Mutex) Close(ctx context.Context) error {
 		s.mu.Unlock()
 		return nil
 	}
-	holds, given := m.closeLocked()
+	m.beginCloseLocked()
+	given := m.giveLocked()
 	s.mu.Unlock()
 
-	err := m.free(ctx, holds, given)
+	err := m.free(ctx, given)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m.closingErr = err
@@ -66,46 +71,55 @@ func (m *Mutex) Close(ctx context.Context) error {
 	return err
 }
 
-// closeLocked begins to close m. It ends the waits of m, and its hold, or its reads; given is the
-// place of a key that lingered, which it gives up, nil if there is none.
-func (m *Mutex) closeLocked() (holds []*hold, given *place) {
+// beginCloseLocked begins to close m: no wait and no hold of m begins any more.
+func (m *Mutex) beginCloseLocked() {
 	m.closed = true
 	m.closing = make(chan struct{})
 	if m.closedNotice != nil {
 		close(m.closedNotice)
 	}
-	held := m.hold
-	m.hold, m.depth = nil, 0
-	if held != nil && held.depth > 0 { // else it nested in a hold that was closed
-		holds = append(holds, held)
-	}
+}
+
+// giveLocked gives up the key of m that lingers, and returns its place, nil if there is none.
+func (m *Mutex) giveLocked() (given *place) {
 	if n := m.s.lines[m.name]; n != nil {
-		n.cancelLocked(&m.lockHandle)
 		if kept := n.queue.Lingering(); kept != nil && kept.hold.m == &m.lockHandle {
 			given = kept
 			n.GiveWayLocked()
 		}
-		for c := range n.queue.Having() {
-			if h := c.hold; !c.exclusive() && h != nil && h.depth > 0 &&
-				(h.m == &m.lockHandle || h.nests[&m.lockHandle] > 0) {
-				holds = append(holds, h)
-			}
-		}
 	}
-	for _, h := range holds {
-		if endedBefore := h.closeLocked(); !endedBefore {
-			h.place.Account.ReleaseLocked() // as in unlock
-		}
-	}
-	return holds, given
+	return given
 }
 
-// free frees the name for Close: of the holds that it has ended, or of a key that lingered, which
-// was given up.
+// free frees the name for Close: it ends the waits of m, and its holds, and releases their keys.
+// given is the place of a key that lingered, which was given up, nil if there is none.
 //
 // Invariant: each of the holds is freed, whatever becomes of the rest: no other call can
 // give up its turn. (TestACloseThatIsNotConfirmedGivesUpEachRead.)
-func (m *Mutex) free(ctx context.Context, holds []*hold, given *place) error {
+func (m *Mutex) free(ctx context.Context, given *place) error {
+	mu := &m.s.mu
+	guard.Pieces(mu, m.waits.Firsts(), func(c *claim) { c.cancelLocked(errWaitClosed) })
+	var holds []*hold
+	ends := func(h *hold) {
+		h.ofHandle.Remove()
+		delete(m.nests, h)
+		if h.depth == 0 {
+			return // it is closed by another call
+		}
+		if endedBefore := h.closeLocked(); !endedBefore {
+			h.place.Account.ReleaseLocked() // as in unlock
+		}
+		holds = append(holds, h)
+	}
+	mu.Lock()
+	if held := m.hold.Swap(nil); held != nil { // lost, perhaps
+		m.depth = 0
+		ends(held)
+	}
+	mu.Unlock()
+	guard.Pieces(mu, m.holds.Firsts(), ends)
+	guard.Pieces(mu, maps.Keys(m.nests), ends)
+
 	var failure error
 	for _, h := range holds {
 		given = h.place
@@ -155,11 +169,20 @@ func (s *session) close(ctx context.Context) error {
 	return s.closesLocked(ctx)
 }
 
-// closeLocked ends all waits, views, holds and lingering keys. The keepers revoke the leases.
+// closeLocked begins to close s: no hold begins any more. The keepers revoke the leases, and before
+// that end the contexts of all holds. The rest takes time where there is much, and Close waits for
+// it.
 func (s *session) closeLocked() {
 	s.leases.CloseLocked()
-	for _, n := range s.lines {
-		n.cancelLocked(nil)
+	s.mu.After(func() { s.leases.EndLives(ErrClosed) })
+	s.tasks.Go(s.endAll)
+}
+
+// endAll ends all waits, views, lingering keys, and holds.
+func (s *session) endAll() {
+	guard.Pieces(&s.mu, s.waits.Firsts(), func(c *claim) { c.cancelLocked(errWaitClosed) })
+	guard.Pieces(&s.mu, s.inOrder.Firsts(), func(n *localLine) {
+		n.swept.Remove()
 		n.GiveWayLocked()
 		for _, timer := range []*time.Timer{n.due, n.stays} {
 			if timer != nil {
@@ -167,22 +190,18 @@ func (s *session) closeLocked() {
 			}
 		}
 		n.EndLocked()
-		for c := range n.queue.Having() {
-			if h := c.hold; h != nil && !h.closeLocked() { // its key goes with the lease
-				for _, o := range h.all {
-					o.reportReleased()
-				}
-			}
-		}
-	}
+	})
+	guard.Pieces(&s.mu, s.keys.Owners(), func(o queue.Owner) {
+		o.EndsLocked()
+	})
 }
 
 // closesLocked unlocks mu and waits until the Session is closed. The work goes on until the
 // last call that waits for it has no time left.
 func (s *session) closesLocked(ctx context.Context) error {
 	s.closing++
-	quiet := s.tasks.IdleLocked()
 	s.mu.Unlock()
+	quiet := s.tasks.Idle()
 
 	select {
 	case <-quiet:

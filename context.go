@@ -4,30 +4,42 @@ import (
 	"context"
 	"reflect"
 	"time"
+
+	"github.com/etcdlock/etcdlock/internal/lease"
 )
 
-// withHold is a context that comes from parent and ends with h. For one parent it is one context: h
+// withHold is a context that comes from parent and ends with h, which may be nil: then, and if h was
+// unlocked or closed, it has ended with ErrNotHeld. For one parent it is one context: h
 // and a parent that goes on both keep what they have to end.
 // (TestAHoldKeepsNoMoreContextsThanItHasParents.)
 func withHold(parent context.Context, h *hold) context.Context {
+	if h == nil {
+		return endedContext(parent, ErrNotHeld)
+	}
 	if c, ok := parent.(*holdContext); ok && c.hold == h {
 		return c
 	}
 	if !reflect.ValueOf(parent).Comparable() {
 		parent = &struct{ context.Context }{parent}
 	}
-	if c := contextOf(h, parent); c != nil {
-		return c
+	key := lease.Key{Of: h, Parent: parent}
+	if c := h.life.Context(key); c != nil {
+		return c.(*holdContext)
 	}
 	c := &holdContext{hold: h, parent: parent}
 	c.Context, c.cancel = context.WithCancelCause(parent)
 	// When parent ends first, the hold need not know this context any more.
 	c.stopForget = context.AfterFunc(c.Context, c.forget)
-	one, cause := c.add()
-	if one != c || cause != nil {
-		c.end(cause)
+	one, cause := h.life.Add(key, c)
+	switch {
+	case cause == ErrUnlocked || cause == ErrClosed:
+		c.End(ErrNotHeld)
+	case one != lease.Ender(c) || cause != nil:
+		c.End(cause)
+	case c.Context.Err() != nil: // its parent has ended, and forget may have run
+		c.forget()
 	}
-	return one
+	return one.(*holdContext)
 }
 
 func endedContext(parent context.Context, cause error) context.Context {
@@ -62,8 +74,8 @@ type holdContext struct {
 	stopForget      func() bool
 }
 
-// end ends c with the cause of its hold's end.
-func (c *holdContext) end(cause error) {
+// End is as in lease.Ender.
+func (c *holdContext) End(cause error) {
 	c.stopForget()
 	c.cancel(cause)
 }
@@ -73,8 +85,8 @@ func (c *holdContext) check() {
 	if c.Context.Err() != nil {
 		return
 	}
-	if cause := c.hold.check(); cause != nil {
-		c.end(cause)
+	if cause := c.hold.life.Cause(time.Now()); cause != nil {
+		c.End(cause)
 	}
 }
 
@@ -108,42 +120,8 @@ func holdContextOf(ctx context.Context) *holdContext {
 	return c
 }
 
-// contextOf is the context that h knows for parent, nil if there is none.
-func contextOf(h *hold, parent context.Context) *holdContext {
-	h.m.s.mu.Lock()
-	defer h.m.s.mu.Unlock()
-	return h.contexts[parent]
-}
-
-// add makes c end with its hold and returns c, or the context that was added for its parent
-// meanwhile. cause says why the hold has ended already.
-func (c *holdContext) add() (one *holdContext, cause error) {
-	h := c.hold
-	h.m.s.mu.Lock()
-	defer h.m.s.mu.Unlock()
-	if cause := h.checkLocked(time.Now()); cause != nil {
-		return c, cause
-	}
-	if other := h.contexts[c.parent]; other != nil {
-		return other, nil
-	}
-	if c.Context.Err() != nil { // its parent has ended, and forget may have run
-		return c, nil
-	}
-	if h.contexts == nil {
-		h.contexts = make(map[context.Context]*holdContext)
-	}
-	h.contexts[c.parent] = c
-	return c, nil
-}
-
 // forget removes c, which has ended with its parent, from its hold.
 func (c *holdContext) forget() {
-	h := c.hold
 	c.cancel(nil) // waits until the contexts that come from it have ended too
-	h.m.s.mu.Lock()
-	defer h.m.s.mu.Unlock()
-	if h.state == holdWhole && h.contexts[c.parent] == c {
-		delete(h.contexts, c.parent)
-	}
+	c.hold.life.Forget(lease.Key{Of: c.hold, Parent: c.parent}, c)
 }

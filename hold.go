@@ -1,14 +1,15 @@
 package etcdlock
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"log/slog"
 	"time"
 
+	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/list"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -23,7 +24,9 @@ var errSetBack = errors.New("etcd was set back: restored, wiped, or another clus
 // A hold is the time from a Lock to its Unlock.
 //
 // Invariant: a hold is whole no more before etcd can give the lock to another by expiry: with the
-// lease, at trustedUntil.
+// lease, at trustedUntil. That is the matter of its life, which waits for no mutex. What the
+// Session has of the hold, its state, follows as soon as a call or a goroutine looks at it with the
+// Session's mutex (checkLocked), and has no bound.
 //
 // Invariant: what frees a name (a release, a removal, the revocation of the lease, the next
 // turn in the local line) begins only after every context of the hold has been cancelled, and
@@ -41,18 +44,18 @@ type hold struct {
 	timer *time.Timer // for most
 	alone [1]*hold    // h itself
 	all   []*hold     // that begin and end together: the holds of a LockAll, or alone
+	life  *lease.Life // of all of them
+	own   lease.Life  // that, of the first of them
 
 	// Guarded by Session.mu.
-	depth  int                 // Locks that nest, of all Mutexes
-	nests  map[*lockHandle]int // reads that nest in it, of other lockHandles than m
-	state  holdState           // changed by becomesLocked alone
-	cause  error               // of its contexts' end, nil while it is whole
-	why    error               // it has ended or is gone, nil before; mostly cause
-	recall *recallState        // nil if it does not listen
-	warns  *time.Timer         // of a loss that is not unlocked, nil while no claim waits for that
-	// contexts are the contexts that have not ended, by their parents. They are fixed once the hold
-	// is whole no more, and nil once all have ended.
-	contexts map[context.Context]*holdContext
+	depth    int              // Locks that nest, of all Mutexes
+	state    holdState        // changed by becomesLocked alone
+	why      error            // it has ended or is gone, nil before; mostly the cause of its contexts' end
+	recall   *recallState     // nil if it does not listen
+	warns    *time.Timer      // of a loss that is not unlocked, nil while no claim waits for that
+	atPlace  list.Node[*hold] // in the holds of its place, until it has ended
+	ending   list.Node[*hold] // in the ending ones of its place, while its contexts may go on
+	ofHandle list.Node[*hold] // in the holds of its lockHandle, until its Unlock
 }
 
 // A holdState is how far a hold has come. It never goes back, and may leave states out.
@@ -70,22 +73,22 @@ func (st holdState) String() string {
 	return [...]string{"whole", "recalled", "ended", "gone"}[st]
 }
 
-// becomesLocked is the one transition of a hold's state. It panics if that would not go on. A hold
-// that is whole no more has its contexts ended, with the cause why.
+// becomesLocked is the one transition of a hold's state. It panics if that would not go on. The life
+// of a hold that is whole no more has ended.
 func (h *hold) becomesLocked(next holdState, why error) {
 	was := h.state
 	if next <= was {
 		panic(fmt.Sprintf("etcdlock: hold of %q: %v becomes %v", h.m.name, was, next))
 	}
 	h.state = next
-	if was == holdWhole {
-		h.cause = why
-		if len(h.contexts) > 0 {
-			h.place.Account.EndsLocked(h)
+	if was == holdWhole && h.life.Ending() {
+		h.place.ending.Add(&h.ending, h)
+		if h == h.all[0] {
 			h.m.s.mu.After(h.EndContexts)
 		}
 	}
 	if was < holdEnded && next >= holdEnded {
+		h.atPlace.Remove()
 		h.why = why
 		if h.timer != nil {
 			h.timer.Stop()
@@ -116,29 +119,67 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 // newHoldLocked makes the hold of c that begins at p now, where it can. The caller notes in the
 // local queue that c has it.
 func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
+	h := p.makeHoldLocked(c, now)
+	h.all = h.alone[:]
+	h.beginsLocked()
+	return h
+}
+
+// makeHoldLocked is newHoldLocked but for what the holds that begin together have in common: all,
+// and a life.
+func (p *place) makeHoldLocked(c *claim, now time.Time) *hold {
 	h := &hold{m: c.m, claim: c, place: p, began: now, depth: 1}
 	h.alone[0] = h
-	h.all = h.alone[:]
 	if most := c.m.cfg.maxHold; most > 0 {
 		h.most = h.began.Add(most)
-		h.timer = time.AfterFunc(most, func() { h.check() })
 	}
 	if c.m.cfg.recall > 0 {
 		h.recall = &recallState{told: make(chan struct{})}
 	}
 	p.HoldLocked(p.hold == nil, now)
 	p.hold, c.hold, c.place = h, h, p
-	if c.exclusive() {
-		c.m.hold, c.m.depth = h, 1
-	}
+	p.holds.Add(&h.atPlace, h)
+	c.m.holds.Add(&h.ofHandle, h)
 	c.local.ahead = line.None
-	c.cancel = nil // nothing waits any more
-	h.reportAcquired()
-	if c.m.cfg.linger > 0 && c.ahead <= queue.FewAhead && c.exclusive() {
-		c.local.WatchLocked(false)
-	}
+	c.endsWaitLocked()
 	return h
 }
+
+// beginsLocked begins the life of h, the first of the holds that begin together.
+func (h *hold) beginsLocked() {
+	for _, o := range h.all {
+		o.life = &h.own
+	}
+	h.own.Begin(h.place.Lease, h, h.most, ErrMaxHold)
+	for _, o := range h.all {
+		c := o.claim
+		if c.exclusive() {
+			c.m.depth = 1
+			c.m.hold.Store(o)
+		}
+		if !o.most.IsZero() {
+			o.timer = time.AfterFunc(time.Until(o.most), o.check)
+		}
+		o.reportAcquired()
+		if c.m.cfg.linger > 0 && c.ahead <= queue.FewAhead && c.exclusive() {
+			c.local.WatchLocked(false)
+		}
+	}
+}
+
+// LostSafe is as in lease.Mortal. A hold on a lease that was closed was not lost.
+func (h *hold) LostSafe(why error) error {
+	if why == ErrClosed {
+		return ErrClosed
+	}
+	return h.lost(why)
+}
+
+// KeySafe is as in lease.Mortal.
+func (h *hold) KeySafe() string { return h.place.Ticket.Key }
+
+// OverSafe is as in lease.Mortal.
+func (h *hold) OverSafe() { time.AfterFunc(0, h.check) }
 
 // clearLocked has the key of a hold removed that was lost, and gives its turn to the next waiter in
 // the local line, unless other claims share it. The key stays while a hold of one of them needs it.
@@ -184,47 +225,79 @@ type facts struct {
 	deadline    time.Time // until when it is certain
 }
 
-// factsLocked are the facts of h now, which may be nil.
-func (h *hold) factsLocked() facts {
-	if h == nil || h.checkLocked(time.Now()) != nil {
+// facts are those of h now, which may be nil.
+func (h *hold) facts() facts {
+	if h == nil {
+		return facts{}
+	}
+	until := h.life.Until(time.Now())
+	if until.IsZero() {
 		return facts{}
 	}
 	p := h.place
-	until := p.Lease.UntilLocked()
-	if !h.most.IsZero() && h.most.Before(until) {
-		until = h.most
-	}
 	return facts{
-		token: p.Ticket.Rev(), key: p.Ticket.Key, deadline: h.recall.cappedLocked(until),
+		token: p.Ticket.Rev(), key: p.Ticket.Key, deadline: until,
 		ttl: p.Lease.TTL, margin: h.m.s.cfg.marginOf(p.Lease.TTL),
 	}
 }
 
-// check ends h if its time has passed, and returns why it ended, or nil while it is
-// whole. It reads the clocks itself, so that it tells the truth after a pause of
-// the process, before any timer has run.
-func (h *hold) check() error {
+// check ends h if its time has passed. Its contexts end first: they do not wait for the mutex.
+func (h *hold) check() {
+	if h.life.Cause(time.Now()) != nil {
+		h.life.EndContexts()
+	}
 	h.m.s.mu.Lock()
 	defer h.m.s.mu.Unlock()
-	return h.checkLocked(time.Now())
+	h.checkLocked(time.Now())
 }
 
+// checkLocked has the state of h, and of all that began together with it, follow what has happened
+// to its life, its lease, its keys and its Session. It returns the cause of its contexts' end, nil
+// while it is whole.
 func (h *hold) checkLocked(now time.Time) error {
-	h.place.Lease.CheckLocked(now)
-	if h.state < holdEnded && !h.most.IsZero() && !before(now, h.most) {
+	l := h.place.Lease
+	l.CheckLocked(now)
+	cause := h.life.Cause(now)
+	if h.m.s.leases.ClosedLocked() {
+		h.closeLocked()
+		return h.life.Cause(now)
+	}
+	if h.state >= holdEnded {
+		return cause
+	}
+	switch lost := h.firstLostLocked(); {
+	case l.HasEndedLocked():
+		h.endLocked(h.LostSafe(l.WhyLocked()))
+	case lost != nil:
+		h.endLocked(lost.lost(reasonOf(lost.place.Ticket.Taken())))
+	case cause == ErrMaxHold, !h.most.IsZero() && !lease.Before(now, h.most):
 		h.endLocked(ErrMaxHold)
-		for _, h := range h.all {
-			h.place.clearLocked()
-		}
-	}
-	if h.recall.overLocked(now) {
 		for _, o := range h.all {
-			if o.state == holdWhole { // (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
-				o.becomesLocked(holdRecalled, h.recall.end)
-			}
+			o.place.clearLocked()
+		}
+	case cause != nil && h.state == holdWhole: // (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
+		for _, o := range h.all {
+			o.becomesLocked(holdRecalled, cause)
 		}
 	}
-	return h.cause
+	return h.life.Cause(now)
+}
+
+// firstLostLocked is the first of the holds that ended together with h whose key was lost, nil if
+// none was.
+func (h *hold) firstLostLocked() *hold {
+	for _, o := range h.all {
+		if o.place.Ticket.Lost() {
+			return o
+		}
+	}
+	return nil
+}
+
+// heldLocked reports whether h has no Unlock yet, and was not closed.
+func (h *hold) heldLocked() bool {
+	h.checkLocked(time.Now())
+	return h.depth > 0
 }
 
 // goesOnLocked is nil while h is whole. Otherwise it is why a call that needs h fails: a LostError,
@@ -240,27 +313,27 @@ func (h *hold) goesOnLocked() error {
 	return ErrNotHeld
 }
 
-// before reports whether now is before t by the monotonic and by the wall clock.
-func before(now, t time.Time) bool {
-	return now.Before(t) && now.Round(0).Before(t.Round(0))
-}
-
-// endLocked ends h with cause, unless it has ended. With it end all that began together with it.
+// endLocked ends h with cause, unless it has ended, and all that began together with it. If its
+// life has ended before, by its lease or its own time, that is the cause.
 func (h *hold) endLocked(cause error) (endedBefore bool) {
-	switch {
-	case h.state >= holdEnded:
+	if h.state >= holdEnded {
 		return true
-	case cause == ErrUnlocked || cause == ErrClosed:
-		h.becomesLocked(holdEnded, cause) // its owner frees it next
-	default:
-		h.becomesLocked(holdGone, cause)
-		h.reportLost(cause)
-		if h.place.local.queue.Waiting() > 0 {
-			h.warnLocked()
+	}
+	if h.state == holdWhole {
+		if first := h.life.End(cause); !errors.Is(first, ErrRecalled) {
+			cause = first
 		}
 	}
 	for _, o := range h.all {
-		o.endLocked(cause)
+		if cause == ErrUnlocked || cause == ErrClosed {
+			o.becomesLocked(holdEnded, cause) // its owner frees it next
+			continue
+		}
+		o.becomesLocked(holdGone, cause)
+		o.reportLost(cause)
+		if o.place.local.queue.Waiting() > 0 {
+			o.warnLocked()
+		}
 	}
 	return false
 }
@@ -269,96 +342,68 @@ func (h *hold) endLocked(cause error) (endedBefore bool) {
 // with it. When it returns they all have ended, and all that come from them, even if other calls do
 // the same at that time: to cancel a context is to wait for a cancel of it that is under way.
 func (h *hold) EndContexts() {
-	for _, h := range h.all {
-		h.endOwnContexts()
-	}
-}
-
-func (h *hold) endOwnContexts() {
+	h.life.EndContexts()
 	s := h.m.s
 	s.mu.Lock()
-	cause, contexts := h.cause, h.contexts
-	s.mu.Unlock()
-	if contexts == nil {
-		return
-	}
-	for _, c := range contexts {
-		c.end(cause)
-	}
-	s.mu.Lock()
 	defer s.mu.Unlock()
-	h.contexts = nil
-	h.place.Account.ContextsEndedLocked(h)
+	for _, o := range h.all {
+		if o.state != holdWhole {
+			o.ending.Remove()
+		}
+	}
 }
 
-// holdsLocked are the holds at p, of the claims that have the turn. The last hold to begin is among
-// them once it has ended, too.
-func (p *place) holdsLocked() iter.Seq[*hold] {
-	return func(yield func(*hold) bool) {
-		if p.hold == nil || !yield(p.hold) {
+// EndsLocked is as in queue.Owner: it ends the holds at p, a few of them now, and the rest soon.
+func (p *place) EndsLocked() {
+	now := time.Now()
+	for range guard.Few {
+		h, some := p.holds.First()
+		if !some || h.checkLocked(now) == nil {
 			return
 		}
-		for c := range p.local.queue.Having() {
-			if h := c.hold; h != nil && h.place == p && h != p.hold && !yield(h) {
-				return
-			}
-		}
+	}
+	if p.holds.Len() > 0 && !p.settling {
+		p.settling = true
+		p.m.s.tasks.Go(p.settle)
 	}
 }
 
-// LostLocked is as in queue.Owner: it ends the holds at p.
-func (p *place) LostLocked() {
-	for h := range p.holdsLocked() {
-		h.endLocked(h.lost(reasonOf(p.Ticket.Taken())))
-	}
+// settle goes on with EndsLocked.
+func (p *place) settle() {
+	mu := &p.m.s.mu
+	guard.Pieces(mu, p.holds.Firsts(), func(h *hold) {
+		h.checkLocked(time.Now())
+		h.atPlace.Remove()
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	p.settling = false
 }
 
-// LeaseEndedLocked is as in queue.Owner: it ends the holds at p.
-func (p *place) LeaseEndedLocked(why error) {
-	for h := range p.holdsLocked() {
-		h.endLocked(h.all[0].lost(why)) // of those that end together it names the first
-	}
-}
-
-// EndContexts is as in queue.Owner.
+// EndContexts is as in queue.Owner. It ends those of all holds that have ended at p.
 func (p *place) EndContexts() {
-	p.m.s.mu.Lock()
-	open := p.contextsOpenLocked()
-	p.m.s.mu.Unlock()
-	for _, h := range open {
+	for {
+		p.m.s.mu.Lock()
+		h, some := p.ending.First()
+		p.m.s.mu.Unlock()
+		if !some {
+			return
+		}
 		h.EndContexts()
 	}
 }
 
-// contextsOpenLocked reports whether h, or a hold that ends together with it, is whole no more
-// while its contexts may not have ended.
-func (h *hold) contextsOpenLocked() bool {
-	for _, o := range h.all {
-		if o.state != holdWhole && o.contexts != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// contextsOpenLocked are the holds at p that are whole no more while their contexts may not have
-// ended.
-func (p *place) contextsOpenLocked() (open []*hold) {
-	for h := range p.holdsLocked() {
-		if h.contextsOpenLocked() {
-			open = append(open, h)
-		}
-	}
-	return open
-}
-
 // closeLocked ends h for all Mutexes that nest in it.
 func (h *hold) closeLocked() (endedBefore bool) {
-	h.checkLocked(time.Now())
+	if endedBefore = h.endLocked(ErrClosed); !endedBefore && h.m.s.leases.ClosedLocked() {
+		for _, o := range h.all {
+			o.reportReleased() // its key goes with the lease
+		}
+	}
 	for _, o := range h.all {
 		o.depth = 0 // its Unlock returns ErrNotHeld
 	}
-	return h.endLocked(ErrClosed)
+	return endedBefore
 }
 
 // reportLost reports a loss to Trace and Logger.
@@ -408,15 +453,16 @@ func (h *hold) lossLocked() error {
 	return nil
 }
 
-// countNests counts the reads of m that nest in h, so that Close knows them.
-func (h *hold) countNests(m *lockHandle, n int) {
+// countNests counts the reads of m that nest in h, a hold of another lockHandle, so that Close knows
+// them.
+func (m *lockHandle) countNests(h *hold, n int) {
 	if m == h.m {
 		return
 	}
-	if h.nests == nil {
-		h.nests = make(map[*lockHandle]int)
+	if m.nests == nil {
+		m.nests = make(map[*hold]int)
 	}
-	if h.nests[m] += n; h.nests[m] == 0 {
-		delete(h.nests, m)
+	if m.nests[h] += n; m.nests[h] == 0 {
+		delete(m.nests, h)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -23,7 +24,7 @@ type Hold struct {
 	hold    *hold           // of several names the first one's; calls may nest in it
 	started context.Context // of the call that it is of
 
-	over bool // Unlock was called; guarded by Session.mu
+	over atomic.Bool // Unlock was called; changed with Session.mu
 }
 
 // Unlock ends the hold. It returns what [Mutex.Unlock] returns: nil only if the lock was held
@@ -53,14 +54,13 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	defer cancel()
 
 	s.mu.Lock()
-	if h.over || h.hold.depth == 0 {
-		h.over = true
+	over := h.over.Swap(true)
+	if !over && h.m.nests[h.hold] > 0 {
+		h.m.countNests(h.hold, -1)
+	}
+	if over || !h.hold.heldLocked() {
 		s.mu.Unlock()
 		return failed("unlock", h.m.name, ErrNotHeld)
-	}
-	h.over = true
-	if h.hold.nests[h.m] > 0 {
-		h.hold.countNests(h.m, -1)
 	}
 	for _, o := range h.parts() {
 		if o != h.hold {
@@ -94,10 +94,7 @@ func (h *Hold) Context(parent context.Context) context.Context {
 	if h == nil || h.hold == nil {
 		return endedContext(parent, ErrNotHeld)
 	}
-	h.m.s.mu.Lock()
-	held := !h.over && h.hold.depth > 0
-	h.m.s.mu.Unlock()
-	if !held {
+	if h.over.Load() {
 		return endedContext(parent, ErrNotHeld)
 	}
 	return withHold(parent, h.hold)
@@ -175,10 +172,7 @@ func (h *Hold) SetInfo(ctx context.Context, info string) error {
 	if h == nil || h.hold == nil {
 		return ErrNotHeld
 	}
-	h.m.s.mu.Lock()
-	over := h.over
-	h.m.s.mu.Unlock()
-	if over {
+	if h.over.Load() {
 		return setInfo(ctx, h.m.name, info, nil)
 	}
 	return setInfo(ctx, h.m.name, info, h.parts())
@@ -227,13 +221,8 @@ func setInfo(ctx context.Context, name, info string, holds []*hold) error {
 
 // facts are those of the hold that h is of, until h is unlocked.
 func (h *Hold) facts() facts {
-	if h == nil || h.hold == nil {
+	if h == nil || h.hold == nil || h.over.Load() {
 		return facts{}
 	}
-	h.m.s.mu.Lock()
-	defer h.m.s.mu.Unlock()
-	if h.over {
-		return facts{}
-	}
-	return h.hold.factsLocked()
+	return h.hold.facts()
 }

@@ -85,7 +85,7 @@ func (n *localLine) staysLocked(p *place, until time.Time) {
 		switch {
 		case n.s.leases.ClosedLocked():
 		case p.Ticket.State() == ticket.Removed:
-			n.s.tasks.GoLocked(func() {
+			n.s.tasks.Go(func() {
 				// An error is final: then the key goes with its lease.
 				_ = n.s.etcd.DeleteUntilAnswered(n.s.ctx, p.Ticket.Moved())
 			})

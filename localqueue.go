@@ -4,7 +4,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/list"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/turn"
@@ -16,8 +18,9 @@ type localLine struct {
 	queue.Line // etcd's line, as it is known
 	s          *session
 	queue      turn.Queue[*claim, *place]
-	ahead      line.Ahead // before the last place, if it was given up without a hold
-	tries      int        // claims in the queue that wait for no other contender
+	ahead      line.Ahead         // before the last place, if it was given up without a hold
+	tries      *list.List[*claim] // in the queue, that wait for no other contender
+	swept      list.Node[*localLine]
 
 	// Of keys that the Session keeps; see keep.go.
 	due   *time.Timer // calls lingered; nil before a key lingers
@@ -28,22 +31,24 @@ type localLine struct {
 }
 
 // lineAtLocked is the local line of s for a name. Unused lines are kept for their key names, up to a
-// number.
+// number: a line that is made then has two others looked at, of which those go that are not used.
 func lineAtLocked(s *session, name string) *localLine {
 	if n := s.lines[name]; n != nil {
 		return n
 	}
-	if len(s.lines) >= s.sweepAt {
-		for name, n := range s.lines {
-			if n.queue.State() == turn.Free && n.IdleLocked() {
-				delete(s.lines, name)
-			}
+	for range min(2, max(0, s.inOrder.Len()-keptLines)) {
+		n, _ := s.inOrder.First()
+		if n.queue.State() == turn.Free && n.IdleLocked() {
+			delete(s.lines, n.Name)
+			n.swept.Remove()
+		} else {
+			s.inOrder.Add(&n.swept, n)
 		}
-		s.sweepAt = max(minSweep, 2*len(s.lines))
 	}
 	n := &localLine{s: s, ahead: line.None}
 	n.Init(s.keys, name, n)
 	s.lines[name] = n
+	s.inOrder.Add(&n.swept, n)
 	return n
 }
 
@@ -110,15 +115,19 @@ func (n *localLine) inWayLocked(w *turn.Waiter[*claim]) (ahead int, inEtcd line.
 }
 
 // firstLocked is the claim that has had the turn for longest, of the claims that have it and have
-// not lost their holds. If all have lost theirs it is the owner. There is one.
+// not lost their holds. If all have lost theirs it is the owner. There is one. It looks at a few: if
+// these have lost theirs, so have mostly all.
 func (n *localLine) firstLocked() *claim {
-	first := n.queue.Owner()
-	for c := range n.queue.Having() {
+	looked := 0
+	for c := range n.queue.Beside() {
 		if !c.lostLocked() {
-			first = c
+			return c
+		}
+		if looked++; looked == queue.FewAhead {
+			break
 		}
 	}
-	return first
+	return n.queue.Owner()
 }
 
 // aheadLocked is the LockedError of the owner of n, which has no place in etcd's line.
@@ -151,7 +160,8 @@ func (n *localLine) nextLocked() *place {
 // in between. TestAReadTakesOverNoPlaceThatWasPutBeforeItCame.)
 func (n *localLine) passTurnLocked(put *place) {
 	first := n.queue.First()
-	late := first != nil && first.Value.reads() && !first.Early() && first.Standing() != turn.Next
+	late := first != nil && first.Value.reads() && !n.queue.Early(first) &&
+		first.Standing() != turn.Next
 	next, ok := n.queue.Pass()
 	n.MarkLocked()
 	if put != nil && (!ok || late || next.Shape != line.ShapeOf(put.Ticket.Key) ||
@@ -163,15 +173,6 @@ func (n *localLine) passTurnLocked(put *place) {
 		next.hasTurnLocked(put)
 	} else {
 		n.ahead = line.None
-	}
-}
-
-// cancelLocked ends the waits of m's claims, or of all claims if m is nil.
-func (n *localLine) cancelLocked(m *lockHandle) {
-	for c := range n.queue.All() {
-		if cancel := c.cancel; cancel != nil && (m == nil || c.m == m) {
-			c.m.s.mu.After(func() { cancel(errWaitClosed) })
-		}
 	}
 }
 
@@ -292,7 +293,11 @@ func leavesRoomLocked(c *claim) admission {
 
 // The markedLines of a Session are the local lines whose admissions follow at the Unlock; they are
 // the Settler of its mutex.
-type markedLines struct{ last *localLine }
+type markedLines struct {
+	s        *session
+	last     *localLine
+	settling bool // a goroutine makes the admissions that are left
+}
 
 // MarkLocked notes that something has changed on which n's admission depends.
 func (n *localLine) MarkLocked() {
@@ -301,20 +306,39 @@ func (n *localLine) MarkLocked() {
 	}
 }
 
-// SettleLocked makes the admissions of the lines that were marked. An admission may change its
-// line, or end a lease, and so mark lines.
+// SettleLocked makes the admissions of the lines that were marked: a piece of them now, and the rest
+// in a goroutine. An admission may change its line, or end a lease, and so mark lines.
 //
-// Invariant: while mu is free, no line is marked, and each is as its admission leaves it. So no
-// waiter waits that may have the turn beside its owner, TryRLock and TryAcquire wait only where
+// Invariant: while mu is free, each line that is not marked is as its admission leaves it, and if
+// one is marked a goroutine is about to unlock mu. So no waiter waits for longer than that which may
+// have the turn beside its owner, TryRLock and TryAcquire wait only where
 // etcd has to tell first, and where a watch has to tell there is one, if there can be. Whatever
 // changes what an admission asks marks the line: the turn, the place of its owner, the view, and
 // the lease. (Time alone makes it only less certain: a lease that is not renewed lasts no longer.)
 // Do not call an admission by hand where something changes: a call that is forgotten is a hang.
 // (TestAWaiterIsLetInByTheUnlockOfWhateverChanges.)
 func (all *markedLines) SettleLocked() {
-	for n := all.last; n != nil; n = all.last {
+	for range guard.Piece {
+		n := all.last
+		if n == nil {
+			return
+		}
 		n.marked, n.markedNext, all.last = false, nil, n.markedNext
 		n.admitLocked()
+	}
+	if all.last != nil && !all.settling {
+		all.settling = true
+		all.s.tasks.Go(all.settle)
+	}
+}
+
+// settle has the admissions made that SettleLocked has left: each Unlock makes a piece of them.
+func (all *markedLines) settle() {
+	for goesOn := true; goesOn; {
+		all.s.mu.Lock()
+		goesOn = all.last != nil
+		all.settling = goesOn
+		all.s.mu.Unlock()
 	}
 }
 
@@ -326,7 +350,7 @@ func (n *localLine) admitLocked() {
 	if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken {
 		return
 	}
-	switch n.admissionLocked(first.Value.Kind, first.Early()) {
+	switch n.admissionLocked(first.Value.Kind, n.queue.Early(first)) {
 	case admitted:
 		n.letInLocked(first.Value)
 	case undecided:
@@ -368,16 +392,27 @@ func (n *localLine) seekLocked() {
 // another contender.
 var errRefused = errors.New("refused")
 
-// RefuseLocked ends the waits of the claims that wait for no other contender.
+// RefuseLocked ends the waits of the claims that wait for no other contender: of each once, a piece
+// of them now, and the rest in a goroutine.
 func (n *localLine) RefuseLocked() {
-	if n.tries == 0 {
-		return
+	tries := n.tries
+	if tries.Len() > guard.Few {
+		n.tries = nil // who comes from here on is not refused
+		defer n.s.tasks.Go(func() {
+			guard.Pieces(&n.s.mu, tries.Firsts(), (*claim).refuseLocked)
+		})
 	}
-	for c := range n.queue.All() {
-		if cancel := c.cancel; c.Try && cancel != nil && c.waiter.Standing() == turn.Waiting {
-			c.m.s.mu.After(func() { cancel(errRefused) })
+	for range guard.Few {
+		if c, some := tries.First(); some {
+			c.refuseLocked()
 		}
 	}
+}
+
+// refuseLocked ends the wait of c, which waits for no other contender.
+func (c *claim) refuseLocked() {
+	c.trying.Remove()
+	c.cancelLocked(errRefused)
 }
 
 // mayAdmitLocked reports whether c, which comes, and the waiters before it may all get the turn

@@ -161,7 +161,7 @@ func (m *lockHandle) nestsIn(ctx context.Context) *hold {
 			continue
 		}
 		m.s.mu.Lock()
-		current := h.depth > 0
+		current := h.depth > 0 && !m.s.leases.ClosedLocked()
 		m.s.mu.Unlock()
 		if current {
 			return h
@@ -185,17 +185,18 @@ func (w request) nest(h *hold) (*hold, error) {
 	case h.checkLocked(time.Now()) != nil:
 		reason := h.lossLocked()
 		if reason == nil {
-			reason = h.cause // it was unlocked, or closed, in between
+			reason = h.life.Cause(time.Now()) // it was unlocked, or closed, in between
 		}
 		return nil, failed("lock", m.name, reason)
 	}
 	h.depth++
 	if w.Kind == line.Read {
-		h.countNests(m, 1)
+		m.countNests(h, 1)
 		return h, nil
 	}
-	if m.hold != h { // what it nested in before was closed
-		m.hold, m.depth = h, 0
+	if m.hold.Load() != h { // what it nested in before was closed
+		m.hold.Store(h)
+		m.depth = 0
 	}
 	m.depth++
 	return h, nil
@@ -237,14 +238,14 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	defer cancel()
 
 	s.mu.Lock()
-	h := m.hold
-	if h == nil || h.depth == 0 || only != nil && h != only {
+	h := m.hold.Load()
+	if h == nil || !h.heldLocked() || only != nil && h != only {
 		s.mu.Unlock()
 		return failed("unlock", m.name, ErrNotHeld)
 	}
 	m.depth--
 	if m.depth == 0 {
-		m.hold = nil
+		m.hold.Store(nil)
 	}
 	return h.leaveLocked(ctx, ErrUnlocked)
 }
@@ -350,14 +351,7 @@ func (m *Mutex) Context(parent context.Context) context.Context {
 	if m == nil || m.s == nil {
 		return endedContext(parent, ErrNotHeld)
 	}
-	m.s.mu.Lock()
-	h := m.hold
-	held := h != nil && h.depth > 0
-	m.s.mu.Unlock()
-	if !held {
-		return endedContext(parent, ErrNotHeld)
-	}
-	return withHold(parent, h)
+	return withHold(parent, m.hold.Load())
 }
 
 // Token returns the fencing token of the current hold: the create revision of its
@@ -420,9 +414,7 @@ func (m *Mutex) SetInfo(ctx context.Context, info string) error {
 	if m == nil || m.s == nil {
 		return ErrNotHeld
 	}
-	m.s.mu.Lock()
-	h := m.hold
-	m.s.mu.Unlock()
+	h := m.hold.Load()
 	if h == nil {
 		return setInfo(ctx, m.name, info, nil)
 	}
@@ -458,9 +450,7 @@ func (m *Mutex) facts() facts {
 	if m == nil || m.s == nil {
 		return facts{}
 	}
-	m.s.mu.Lock()
-	defer m.s.mu.Unlock()
-	return m.hold.factsLocked()
+	return m.hold.Load().facts()
 }
 
 // Locker returns a sync.Locker for code that needs one. Its Lock waits without

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // maxNames is the most names of a LockAll. Its put has three operations for each, and etcd allows
@@ -89,13 +90,15 @@ func (a call) waitForAll(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// bindLocked makes the holds of the claims end together, and with them their recalls.
-func (a call) bindLocked() {
+// beginTogetherLocked makes holds of the claims at their places that end together, and with them
+// their recalls.
+func (a call) beginTogetherLocked(now time.Time) {
 	all := make([]*hold, len(a))
 	for i, c := range a {
-		all[i] = c.hold
+		all[i] = c.place.makeHoldLocked(c, now)
 	}
 	for _, h := range all {
 		h.all, h.recall = all, all[0].recall
 	}
+	all[0].beginsLocked()
 }

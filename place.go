@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/list"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -20,7 +22,11 @@ type place struct {
 	m     *lockHandle
 	local *localLine
 
-	hold *hold // the last one to begin, nil while waiting. Guarded by Session.mu
+	// Guarded by Session.mu.
+	hold     *hold            // the last one to begin, nil while waiting
+	holds    list.List[*hold] // that have not ended
+	ending   list.List[*hold] // that are whole no more, while their contexts may go on
+	settling bool             // holds follow what has happened to the key or the lease
 }
 
 // newPlaceLocked takes a place for c on the lease of an account, which is the current one and
@@ -78,9 +84,27 @@ func (p *place) contender() Contender {
 
 // RecalledLocked is as in queue.Owner: it recalls the holds at p.
 func (p *place) RecalledLocked() {
+	p.noticeLocked(p.holds.Len())
+}
+
+// noticeLocked has so many of the holds at p notice its recall: a piece of them now, and the rest
+// soon. Those that have go behind the others. (No hold begins at a recalled place beside others.)
+func (p *place) noticeLocked(left int) {
 	now := time.Now()
-	for h := range p.holdsLocked() {
+	for range min(left, guard.Few) {
+		h, some := p.holds.First()
+		if !some {
+			return
+		}
+		p.holds.Add(&h.atPlace, h)
 		h.recall.noticeLocked(h, *p.Recall, now)
+	}
+	if left -= guard.Few; left > 0 {
+		p.m.s.tasks.Go(func() {
+			p.m.s.mu.Lock()
+			defer p.m.s.mu.Unlock()
+			p.noticeLocked(left)
+		})
 	}
 }
 

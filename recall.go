@@ -244,8 +244,10 @@ func (c *recallState) noticeLocked(h *hold, r line.Recall, now time.Time) {
 	}
 	c.stopLocked()
 	name, token := h.place.Ticket.Name, h.place.Ticket.Rev()
-	c.ends, c.end = ends, &RecalledError{Name: name, Token: token, By: r.By, Reason: r.Reason}
-	c.timer = time.AfterFunc(ends.Sub(now), func() { h.check() })
+	c.end = &RecalledError{Name: name, Token: token, By: r.By, Reason: r.Reason}
+	c.ends = ends
+	h.life.Cap(ends, c.end)
+	c.timer = time.AfterFunc(ends.Sub(now), h.check)
 	request := RecallRequest{By: r.By, Reason: r.Reason, Grace: r.Grace}
 	report(&m.s.hooks, m.cfg.trace.Recalled, h.claim.caller, RecalledEvent{name, token, request})
 	m.log(slog.LevelWarn, "lock recalled", "name", name, "token", token, "by", r.By,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -29,7 +30,6 @@ type release struct {
 func (h *hold) leaveLocked(ctx context.Context, cause error) error {
 	s := h.m.s
 	h.depth--
-	h.checkLocked(time.Now())
 	if h.nestedLocked() {
 		err := h.lossLocked()
 		s.mu.Unlock()
@@ -37,6 +37,9 @@ func (h *hold) leaveLocked(ctx context.Context, cause error) error {
 	}
 	if endedBefore := h.endLocked(cause); !endedBefore {
 		h.place.Account.ReleaseLocked() // from here on Close waits
+	}
+	for _, o := range h.all {
+		o.ofHandle.Remove()
 	}
 	err := h.lossLocked()
 	var r *release
@@ -84,8 +87,8 @@ func (h *hold) free(spare bool) *release {
 // is whole and no other hold needs the key, so have the contexts of all holds there. (A lost hold
 // does not wait for the others: what removes the key ends their contexts first.)
 func (h *hold) freesLocked() bool {
-	return !h.contextsOpenLocked() &&
-		(h.state == holdGone || h.place.Refs > 1 || len(h.place.contextsOpenLocked()) == 0)
+	return !h.life.Ending() &&
+		(h.state == holdGone || h.place.Refs > 1 || h.place.ending.Len() == 0)
 }
 
 // freeLocked leaves the key of h, which has ended, to the holds that share it. If spare is set and
@@ -338,5 +341,5 @@ func (r *release) overLocked(err error) error {
 func (h *hold) certainLocked() bool {
 	now, l := time.Now(), h.place.Lease
 	l.CheckLocked(now)
-	return !l.HasEndedLocked() && (h.most.IsZero() || before(now, h.most))
+	return !l.HasEndedLocked() && (h.most.IsZero() || lease.Before(now, h.most))
 }

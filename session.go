@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -13,11 +14,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/list"
 	"github.com/etcdlock/etcdlock/internal/queue"
 )
 
-// minSweep is the number of lines a session keeps before it drops unused ones.
-const minSweep = 1024
+// keptLines is the number of lines from which on a session drops unused ones.
+const keptLines = 1024
 
 // A session is what a Session consists of, as all that stands below the Session knows it.
 type session struct {
@@ -35,9 +37,10 @@ type session struct {
 	// and hold of the session.
 	mu         guard.Mutex
 	lines      map[string]*localLine
+	inOrder    list.List[*localLine] // the lines, in the order in which they are swept
+	waits      list.List[*claim]     // the claims that wait
 	marked     markedLines
 	backLogged time.Time // when it was last logged that etcd was set back
-	sweepAt    int       // size of lines at which unused ones are dropped
 	closing    int       // calls that wait until it is closed
 }
 
@@ -51,10 +54,10 @@ func (s *session) open(client *clientv3.Client, of use, opts []SessionOption) er
 		return err
 	}
 	s.cfg = &cfg
-	s.lines, s.sweepAt = make(map[string]*localLine), minSweep
-	s.mu.Settler = &s.marked
+	s.lines = make(map[string]*localLine)
+	s.marked.s, s.mu.Settler = s, &s.marked
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.tasks = guard.NewGroup(&s.mu)
+	s.tasks = new(guard.Group)
 	s.etcd = etcd.New(s.ctx, client, cfg.ttl, &s.mu, s.tasks, (*listener)(s))
 	s.keys = queue.New(s.ctx, s.etcd, &s.mu, s.tasks, queue.Config{
 		TTL: cfg.ttl, Closed: ErrClosed, Lines: (*listener)(s), Log: s.log,
@@ -113,9 +116,12 @@ type lockHandle struct {
 	name string
 	cfg  *config
 
-	// Guarded by s.mu.
-	hold   *hold // the current one of a Mutex, until Unlock or Close, lost or not
-	depth  int   // Locks of this Mutex that nest in hold
+	// Guarded by s.mu, but for the load of hold.
+	hold   atomic.Pointer[hold] // the current one of a Mutex, until Unlock or Close, lost or not
+	depth  int                  // Locks of this Mutex that nest in hold
+	holds  list.List[*hold]     // that have not ended
+	nests  map[*hold]int        // reads that nest in holds of other lockHandles
+	waits  list.List[*claim]    // that wait
 	closed bool
 
 	// Of a Semaphore: its limit, and the other limits that it has met. Its own is set once, the

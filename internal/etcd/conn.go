@@ -99,14 +99,22 @@ func (c *Conn) Epoch() *Epoch { return c.present.Load() }
 // revision sentAt was known (0 if the answer may have an older one). An answer from
 // another cluster, or from before sentAt, begins a new epoch.
 func (c *Conn) heard(h *pb.ResponseHeader, sent *Epoch, sentAt int64) {
+	if c.isSetBack(h, sent, sentAt) {
+		c.setBack(sent, beginAt(h))
+	}
+}
+
+// isSetBack is heard, but for the end of the epoch: it reports whether that has to follow.
+func (c *Conn) isSetBack(h *pb.ResponseHeader, sent *Epoch, sentAt int64) bool {
 	switch {
 	case c.Epoch() != sent: // it says nothing about the present one
 	case !sent.isOf(h.GetClusterId()) || h.GetRevision() < sentAt:
-		c.setBack(sent, beginAt(h))
+		return true
 	default:
 		raise(&sent.revision, h.GetRevision())
 		raise(&sent.term, h.GetRaftTerm())
 	}
+	return false
 }
 
 // heardNow judges the header of a linearizable answer. Its term was the newest when its request was
@@ -397,14 +405,19 @@ func (c *Conn) Where(epoch *Epoch) any {
 }
 
 // Renewed judges the answer to a renewal, which may be of a member that is behind. It returns the
-// term that was known before, 0 if the epoch in which the renewal was sent has ended.
-func (c *Conn) Renewed(resp *pb.LeaseKeepAliveResponse, sent *Epoch) (known uint64) {
+// term that was known before, 0 if the epoch in which the renewal was sent has ended, or ends now:
+// the caller then calls setBack, which waits for the Session's mutex and does nothing otherwise.
+func (c *Conn) Renewed(
+	resp *pb.LeaseKeepAliveResponse, sent *Epoch,
+) (known uint64, setBack func()) {
 	known = sent.term.Load()
-	c.heard(resp.Header, sent, 0)
-	if c.Epoch() != sent {
-		return 0
+	if c.isSetBack(resp.Header, sent, 0) {
+		return 0, func() { c.setBack(sent, beginAt(resp.Header)) }
 	}
-	return known
+	if c.Epoch() != sent {
+		known = 0
+	}
+	return known, func() {}
 }
 
 // Endpoints are the endpoints of the client, none if it was not made with clientv3.New.

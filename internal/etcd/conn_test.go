@@ -42,7 +42,7 @@ func conn(t *testing.T, client *clientv3.Client) (*Conn, *told) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	l := &told{mu: new(guard.Mutex)}
-	return New(ctx, client, 10*time.Second, l.mu, guard.NewGroup(l.mu), l), l
+	return New(ctx, client, 10*time.Second, l.mu, new(guard.Group), l), l
 }
 
 // A Session has heard of a term, and no later linearizable answer knows it. Then it was

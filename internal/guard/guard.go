@@ -4,7 +4,17 @@
 // while the mutex is held. What has to be called is given to [Mutex.After].
 package guard
 
-import "sync"
+import (
+	"iter"
+	"sync"
+)
+
+// Piece is how many a critical section touches at most, of what may be many. Who has more to touch
+// gives the mutex up in between: a hundred thousand goroutines may wait for it.
+const Piece = 64
+
+// Few is how many it touches at most of each of these.
+const Few = 8
 
 // A Mutex is a [sync.Mutex] with calls that are made as it is unlocked, and once it is. Its zero
 // value is unlocked. A method with a name that ends in Locked, of any package, is called with it
@@ -38,44 +48,59 @@ func (m *Mutex) Unlock() {
 	}
 }
 
-// A Group is the goroutines of a Session. Its counter is guarded by the Session's mutex, so that
-// a goroutine that begins in the critical section that decides on it is never missed.
+// Pieces calls f with each that seq yields, with m held, and gives m up after each Piece of them. So
+// seq has to go on whatever happens to the rest meanwhile, as the keys of a map do, and the first
+// one of a list from which f removes it. The caller does not hold m.
+func Pieces[T any](m *Mutex, seq iter.Seq[T], f func(T)) {
+	m.Lock()
+	defer m.Unlock()
+	n := 0
+	for one := range seq {
+		f(one)
+		if n++; n%Piece == 0 {
+			m.Unlock()
+			m.Lock()
+		}
+	}
+}
+
+// A Group is the goroutines of a Session. It has a lock of its own, so a goroutine that renews a
+// lease starts another one whoever holds the Session's mutex. A goroutine that begins in the
+// critical section that decides on it is never missed: it is counted there.
 type Group struct {
-	mu    *Mutex
+	mu    sync.Mutex
 	count int
 	idle  []chan struct{} // closed when count reaches 0
 }
 
-// NewGroup returns a group without goroutines, guarded by mu.
-func NewGroup(mu *Mutex) *Group { return &Group{mu: mu} }
-
-// GoLocked runs f in a goroutine of g. The caller makes sure that f ends soon after the Session's
-// context does, or after the context of a call that Close ends.
-func (g *Group) GoLocked(f func()) {
-	g.count++
-	go func() {
-		f()
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.count--
-		if g.count == 0 {
-			for _, idle := range g.idle {
-				close(idle)
-			}
-			g.idle = nil
-		}
-	}()
-}
-
-// Go is GoLocked for callers that do not hold the mutex.
+// Go runs f in a goroutine of g. The caller makes sure that f ends soon after the Session's context
+// does, or after the context of a call that Close ends.
 func (g *Group) Go(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.GoLocked(f)
+	g.count++
+	go func() {
+		defer g.ended()
+		f()
+	}()
 }
 
-// IdleLocked returns a channel that is closed when no goroutine of g runs.
-func (g *Group) IdleLocked() <-chan struct{} {
+func (g *Group) ended() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.count--
+	if g.count == 0 {
+		for _, idle := range g.idle {
+			close(idle)
+		}
+		g.idle = nil
+	}
+}
+
+// Idle returns a channel that is closed when no goroutine of g runs.
+func (g *Group) Idle() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	idle := make(chan struct{})
 	if g.count == 0 {
 		close(idle)

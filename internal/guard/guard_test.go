@@ -1,6 +1,7 @@
 package guard_test
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 
@@ -49,17 +50,11 @@ func TestEachUnlockSettlesBeforeItUnlocks(t *testing.T) {
 
 func TestAGroupIsIdleWhenItsLastGoroutineHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu guard.Mutex
-		g := guard.NewGroup(&mu)
-		isIdle := func() <-chan struct{} {
-			mu.Lock()
-			defer mu.Unlock()
-			return g.IdleLocked()
-		}
-		<-isIdle()
+		var g guard.Group
+		<-g.Idle()
 		first, second := make(chan struct{}), make(chan struct{})
 		g.Go(func() { <-first; g.Go(func() { <-second }) })
-		idle, also := isIdle(), isIdle()
+		idle, also := g.Idle(), g.Idle()
 		close(first)
 		synctest.Wait()
 		select {
@@ -71,4 +66,23 @@ func TestAGroupIsIdleWhenItsLastGoroutineHasEnded(t *testing.T) {
 		<-idle
 		<-also
 	})
+}
+
+// Whoever has to touch many gives the mutex up between pieces of them.
+func TestThoseWhoHaveManyToTouchGiveTheMutexUpInBetween(t *testing.T) {
+	var mu guard.Mutex
+	locks := 0
+	mu.Settler = settler(func() { locks++ })
+	touched, most := 0, 0
+	last := 0
+	guard.Pieces(&mu, slices.Values(make([]int, 10*guard.Piece)), func(int) {
+		require.False(t, mu.TryLock())
+		if locks != last {
+			last, touched = locks, 0
+		}
+		touched++
+		most = max(most, touched)
+	})
+	require.Equal(t, guard.Piece, most)
+	require.Equal(t, 11, locks)
 }

@@ -44,7 +44,7 @@ func (p *Pool) Take(ctx context.Context, take func() bool) (failure, err error) 
 			g = &grant{done: make(chan struct{})}
 			g.ctx, g.cancel = context.WithCancel(p.ctx)
 			p.granting = g
-			p.tasks.GoLocked(func() { p.grantLease(g) })
+			p.tasks.Go(func() { p.grantLease(g) })
 		}
 		g.waiting++
 		p.mu.Unlock()
@@ -121,13 +121,19 @@ func (p *Pool) newLease(ctx context.Context) error {
 	}
 	l.live, l.bury = context.WithCancel(p.ctx)
 	l.plan = l.trust.Schedule()
-	l.expiry = time.AfterFunc(time.Until(l.trust.Until()), l.check)
-	p.leases[l] = struct{}{}
 	l.tenants = p.config.TenantsLocked(l)
-	p.tasks.GoLocked(func() { l.keep(granted.Sent) })
+	p.safety.Lock()
+	l.expiry = time.AfterFunc(time.Until(l.trust.Until()), l.expire)
+	p.leases[l] = struct{}{}
+	late := l.trust.At(time.Now()) != trust.Whole
+	if late {
+		l.endSafe(errGrantTooLate)
+	}
+	p.safety.Unlock()
+	p.tasks.Go(func() { l.keep(granted.Sent) })
 	p.config.Log(slog.LevelDebug, "lease granted", "lease", l.Hex(), "ttl", l.TTL)
 	p.config.Granted(l.ID, l.TTL)
-	if l.trust.At(time.Now()) != trust.Whole {
+	if late {
 		l.endLocked(errGrantTooLate)
 		return errGrantTooLate
 	}
@@ -150,9 +156,9 @@ const mostDoubled = 2
 // Sessions do, and etcd's answers are again too late for all.
 // TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
 func (p *Pool) standBack(ctx context.Context) {
-	p.mu.Lock()
+	p.safety.Lock()
 	unanswered := p.unanswered
-	p.mu.Unlock()
+	p.safety.Unlock()
 	if unanswered < 2 {
 		return
 	}

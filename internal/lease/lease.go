@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/lease/trust"
+	"github.com/etcdlock/etcdlock/internal/list"
 )
 
 const (
@@ -45,16 +47,25 @@ type Lease struct {
 	tenants Tenants // what it knows of its keys
 
 	// Guarded by the Session's mutex.
-	trust   *trust.Trust // changed by trustLocked alone
+	state state // changed by becomesLocked alone
+	why   error // why it is in that state; nil while it serves
+
+	// Guarded by Pool.safety.
+	trust   *trust.Trust // changed by trusts alone
 	expiry  *time.Timer  // of the trust
+	over    error        // why the trust has ended, nil while it goes on
 	refusal error        // of renewals since the last good one, nil if there was none
-	state   state        // changed by becomesLocked alone
-	why     error        // why it is in that state; nil while it serves
 	inTime  bool         // etcd has answered a renewal, or a put in the time of an attempt
 	renewed struct {     // what was known when the last renewal was confirmed
 		epoch    *etcd.Epoch
 		revision int64
 	}
+	whole, ending list.List[*Life] // of the holds on it
+
+	// News of the renewals for the keeper's care.
+	lasts   atomic.Bool // they were late, and are not
+	late    atomic.Bool // one is late
+	suspect atomic.Bool // the keys are to be audited
 }
 
 // A Reason is why the trust in a lease has ended, as far as users tell the reasons apart.
@@ -98,8 +109,11 @@ func (l *Lease) ServesLocked() bool { return l.state == serving }
 // GoneLocked reports whether etcd has confirmed that the lease is gone, and its keys with it.
 func (l *Lease) GoneLocked() bool { return l.state == gone }
 
-// HasEndedLocked reports whether the trust in l has ended.
+// HasEndedLocked reports whether l has ended, as the last CheckLocked has found.
 func (l *Lease) HasEndedLocked() bool { return l.state >= ended }
+
+// WhyLocked is why l has ended, or takes no new places; nil while it serves.
+func (l *Lease) WhyLocked() error { return l.why }
 
 // Tenants are the keys on a lease, as far as the lease knows them.
 type Tenants interface {
@@ -112,8 +126,8 @@ type Tenants interface {
 	// GiveWayLocked gives up keys that are only kept for what may come.
 	GiveWayLocked()
 
-	// EndedLocked says that the trust in the lease has ended, and why.
-	EndedLocked(why error)
+	// EndedLocked says that the lease has ended.
+	EndedLocked()
 
 	// KeyLocked is a key on the lease, empty if there is none.
 	KeyLocked() string
@@ -127,9 +141,6 @@ type Tenants interface {
 	// Audit compares the keys in etcd with the accounts. It was decided on at sent, and ctx ends when
 	// the lease is about to be revoked. It reports false if etcd seems not to know the lease.
 	Audit(ctx context.Context, sent time.Time) (known bool)
-
-	// BeforeRevoke is called before the lease is revoked, and its keys go.
-	BeforeRevoke()
 
 	// RemoveRest removes the keys that the end of the lease has not removed.
 	RemoveRest(until time.Time) error
@@ -146,48 +157,80 @@ type Use struct {
 	Releases  int       // under way, of holds that have ended whole
 }
 
-// check ends the lease if its time has passed. It may run at any time and any
-// number of times.
-func (l *Lease) check() {
+// expire is called by the timer of the end of the trust, and when a look has found that over.
+func (l *Lease) expire() {
+	why := l.isOver()
+	if why == nil {
+		return // a renewal has moved the end meanwhile
+	}
+	l.endLives(func(h Mortal) error { return h.LostSafe(why) })
 	l.pool.mu.Lock()
 	defer l.pool.mu.Unlock()
 	l.CheckLocked(time.Now())
 }
 
-// CheckLocked is check, for a given now.
-func (l *Lease) CheckLocked(now time.Time) {
-	if l.HasEndedLocked() {
-		return
+// isOver is why the trust in l has ended, nil while it goes on.
+func (l *Lease) isOver() error {
+	l.pool.safety.Lock()
+	defer l.pool.safety.Unlock()
+	return l.overSafe(time.Now())
+}
+
+// overSafe is isOver, for a given now. What is found over once is over for good.
+func (l *Lease) overSafe(now time.Time) error {
+	if l.over != nil {
+		return l.over
 	}
 	switch l.trust.At(now) {
 	case trust.Expired:
 		if !l.inTime && l.refusal == nil {
 			l.pool.unanswered++
 		}
-		l.endLocked(l.pool.config.Error(Expired, l.refusal))
+		l.endSafe(l.pool.config.Error(Expired, l.refusal))
 	case trust.Suspended:
-		l.endLocked(l.pool.config.Error(Suspended, nil))
+		l.endSafe(l.pool.config.Error(Suspended, nil))
 	}
+	return l.over
 }
 
-// trustLocked changes the lease's trust, unless the lease has ended: a late answer revives
-// nothing.
-func (l *Lease) trustLocked(change func(t *trust.Trust)) {
-	now := time.Now()
-	l.CheckLocked(now)
+// endSafe ends the trust in l, and has expire called.
+func (l *Lease) endSafe(why error) {
+	l.over = why
+	l.expiry.Reset(0)
+}
+
+// CheckLocked ends the lease if its time has passed. It may run at any time and any number of times.
+func (l *Lease) CheckLocked(now time.Time) {
 	if l.HasEndedLocked() {
 		return
 	}
-	until, lasted := l.trust.Until(), l.LastsLocked(now)
+	l.pool.safety.Lock()
+	why := l.overSafe(now)
+	l.pool.safety.Unlock()
+	if why != nil {
+		l.endLocked(why)
+	}
+}
+
+// trusts changes the lease's trust, unless that is over: a late answer revives nothing.
+func (l *Lease) trusts(change func(t *trust.Trust)) {
+	p, now := l.pool, time.Now()
+	p.safety.Lock()
+	defer p.safety.Unlock()
+	if l.overSafe(now) != nil {
+		return
+	}
+	until, lasted := l.trust.Until(), l.plan.Lasts(l.trust.Remaining(now))
 	doubts := l.trust.Doubts()
 	change(l.trust)
-	if !lasted {
-		l.tenants.MarkLocked()
-	}
 	if l.trust.Until() != until {
 		l.expiry.Reset(time.Until(l.trust.Until()))
+		if !lasted {
+			l.lasts.Store(true)
+			l.WakeKeeper()
+		}
 	}
-	l.pool.doubts.Add(int64(l.trust.Doubts() - doubts))
+	p.doubts.Add(int64(l.trust.Doubts() - doubts))
 }
 
 // RetireLocked keeps new places off the lease: a request with it may still be under way. The lease
@@ -209,25 +252,47 @@ func (l *Lease) replacedLocked() {
 	l.WakeKeeper()
 }
 
-// AnsweredInTimeLocked notes that etcd has answered in time under the lease.
-func (l *Lease) AnsweredInTimeLocked() { l.inTime, l.pool.unanswered = true, 0 }
+// AnsweredInTime notes that etcd has answered in time under the lease.
+func (l *Lease) AnsweredInTime() {
+	l.pool.safety.Lock()
+	defer l.pool.safety.Unlock()
+	l.inTimeSafe()
+}
 
-// EndRevokedLocked ends the trust in the lease: etcd does not know it, by its answer, an error.
+func (l *Lease) inTimeSafe() { l.inTime, l.pool.unanswered = true, 0 }
+
+// EndRevokedLocked ends the lease: etcd does not know it, by its answer, an error.
 func (l *Lease) EndRevokedLocked(answer error) { l.endLocked(l.pool.config.Error(Revoked, answer)) }
 
-// endLocked ends the trust in the lease, and so every hold on it.
+// endRevoked is EndRevokedLocked for the renewals, which wait for no mutex: it ends the trust, and
+// has expire do the rest.
+func (l *Lease) endRevoked(answer error) {
+	l.pool.safety.Lock()
+	defer l.pool.safety.Unlock()
+	if l.overSafe(time.Now()) == nil {
+		l.endSafe(l.pool.config.Error(Revoked, answer))
+	}
+}
+
+// endLocked ends the lease, and the trust in it unless that has ended before, for another reason.
+// expire ends the lives on it.
 func (l *Lease) endLocked(why error) {
 	if l.HasEndedLocked() {
 		return
 	}
+	l.pool.safety.Lock()
+	if l.over == nil {
+		l.endSafe(why)
+	}
+	why = l.over
+	l.pool.safety.Unlock()
 	served := l.state == serving // until now
 	l.becomesLocked(ended, why)
 	close(l.dead)
-	l.expiry.Stop()
 	if served {
 		l.replacedLocked()
 	}
-	l.tenants.EndedLocked(why)
+	l.tenants.EndedLocked()
 	l.WakeKeeper()
 }
 
@@ -238,15 +303,18 @@ func (l *Lease) WakeKeeper() {
 	}
 }
 
-// UntilLocked is when the trust in the lease ends.
-func (l *Lease) UntilLocked() time.Time { return l.trust.Until() }
+// until is when the trust in the lease ends, or has ended.
+func (l *Lease) until() time.Time {
+	l.pool.safety.Lock()
+	defer l.pool.safety.Unlock()
+	return l.trust.Until()
+}
 
-// LastsLocked reports whether the trust is enough for another hold: whether the renewals are not
-// late.
-func (l *Lease) LastsLocked(now time.Time) bool { return l.plan.Lasts(l.trust.Remaining(now)) }
+// Lasts reports whether the trust is enough for another hold: whether the renewals are not late.
+func (l *Lease) Lasts(now time.Time) bool { return l.plan.Lasts(l.until().Sub(now)) }
 
-// AtRiskLocked reports whether less than half of the trust remains.
-func (l *Lease) AtRiskLocked(now time.Time) bool { return l.plan.AtRisk(l.trust.Remaining(now)) }
+// AtRisk reports whether less than half of the trust remains.
+func (l *Lease) AtRisk(now time.Time) bool { return l.plan.AtRisk(l.until().Sub(now)) }
 
 // Period is the time from one renewal to the next, while etcd answers at once.
 func (l *Lease) Period() time.Duration { return l.plan.Period }

@@ -85,7 +85,7 @@ func TestALeaseIsAskedForWithinFourTTLsHoweverManyRanOut(t *testing.T) {
 func pool(client *clientv3.Client, ttl time.Duration) (p *Pool, closes func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	mu := new(guard.Mutex)
-	tasks := guard.NewGroup(mu)
+	tasks := new(guard.Group)
 	p = NewPool(ctx, etcd.New(ctx, client, ttl, mu, tasks, deaf{}), mu, tasks, Config{
 		TTL:           ttl,
 		Margin:        func(granted time.Duration) time.Duration { return granted / 8 },
@@ -103,7 +103,7 @@ func pool(client *clientv3.Client, ttl time.Duration) (p *Pool, closes func()) {
 	return p, func() {
 		mu.Lock()
 		p.CloseLocked()
-		idle := tasks.IdleLocked()
+		idle := tasks.Idle()
 		mu.Unlock()
 		<-idle
 		cancel()

@@ -6,6 +6,9 @@ package lease
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,12 +32,15 @@ type Pool struct {
 	doubts atomic.Int64 // renewals of all leases whose worth is not certain
 
 	// Guarded by mu.
-	current    *Lease // for new places, nil if there is none
-	granting   *grant // under way, or nil; it owns retry
-	retry      attempt.Backoff
-	unanswered int // leases in a row that ran out before etcd answered anything under them
+	current  *Lease // for new places, nil if there is none
+	granting *grant // under way, or nil; it owns retry
+	retry    attempt.Backoff
+	closedAt time.Time // zero until then
+
+	// safety guards what follows, and what ends holds in time; see Life.
+	safety     sync.Mutex
 	leases     map[*Lease]struct{}
-	closedAt   time.Time // zero until then
+	unanswered int // leases in a row that ran out before etcd answered anything under them
 }
 
 // A Config is what the leases of a Session are like, and how the Session learns what becomes of
@@ -86,23 +92,26 @@ func (p *Pool) Proved(sent time.Time, of *etcd.Epoch, term uint64) {
 	if p.doubts.Load() == 0 {
 		return // the usual case needs no lock
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	var present any // in no epoch, if the present one began since
 	if of == p.etcd.Epoch() {
 		present = of
 	}
-	for l := range p.leases {
-		l.trustLocked(func(t *trust.Trust) { t.Proved(sent, present, term) })
+	for _, l := range p.all() {
+		l.trusts(func(t *trust.Trust) { t.Proved(sent, present, term) })
 	}
+}
+
+// all are the leases that are yet to be revoked.
+func (p *Pool) all() []*Lease {
+	p.safety.Lock()
+	defer p.safety.Unlock()
+	return slices.Collect(maps.Keys(p.leases))
 }
 
 // LongestTTL is the longest granted TTL of the leases, or the TTL that is asked for.
 func (p *Pool) LongestTTL() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	longest := p.config.TTL
-	for l := range p.leases {
+	for _, l := range p.all() {
 		longest = max(longest, l.TTL)
 	}
 	return longest
@@ -112,7 +121,7 @@ func (p *Pool) LongestTTL() time.Duration {
 // is taken any more.
 func (p *Pool) CloseLocked() {
 	p.closedAt = time.Now()
-	for l := range p.leases {
+	for _, l := range p.all() {
 		l.WakeKeeper()
 	}
 }

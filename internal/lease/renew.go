@@ -39,6 +39,9 @@ func streamIsOver(err error) bool {
 // dead endpoint cannot get them all. If an attempt fails at once more are sent soon: a renewal is
 // one small message, and its loss costs a hold. No attempt outlives the trust that it could give:
 // later its answer would be useless.
+//
+// The goroutine never takes the Session's mutex, which would make a renewal late: what needs that
+// is done in another goroutine, care, of which there is one at a time.
 type keeper struct {
 	*Lease
 	ctx    context.Context // of the attempts and the streams
@@ -49,6 +52,9 @@ type keeper struct {
 	unanswered  int // how many sendings in a row had no good answer yet, the last one included
 	results     chan renewal
 
+	verdict   verdict // of the last care
+	caring    bool
+	cared     chan cared
 	lastAudit time.Time
 	auditing  bool
 	audited   chan bool // whether etcd knew the lease
@@ -66,6 +72,7 @@ func (l *Lease) keep(granted time.Time) {
 		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
 		lastStarted: granted,
 		results:     make(chan renewal),
+		cared:       make(chan cared, 1),
 		lastAudit:   granted,
 		audited:     make(chan bool, 1),
 	}
@@ -73,31 +80,68 @@ func (l *Lease) keep(granted time.Time) {
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 
-	for {
-		verdict := l.verdict()
-		if verdict == leaseOver {
-			break
+	ended := l.pool.ctx.Done()
+	for due := true; k.verdict != leaseOver; {
+		if due && !k.caring {
+			due, k.caring = false, true
+			last := k.lastAudit
+			k.pool.tasks.Go(func() { k.cared <- k.care(last) })
 		}
 		select {
-		case <-l.pool.ctx.Done():
+		case <-ended:
+			ended, due = nil, true
 		case <-l.wake:
+			due = true
+		case <-tick.C:
+			due = true
+		case c := <-k.cared:
+			k.caring, k.verdict = false, c.verdict
+			if c.audit && !k.auditing {
+				k.audit()
+			}
 		case <-k.next.C:
-			if verdict == leaseRenew {
+			if k.verdict == leaseRenew && l.isOver() == nil {
 				k.send()
 			}
 		case r := <-k.results:
 			k.answered(r)
-		case <-tick.C:
 		case known := <-k.audited:
 			k.auditing = false
 			if !known && k.unanswered == 0 {
 				k.next.Reset(0) // a renewal tells for certain
 			}
 		}
-		k.tick()
 	}
 	stopAttempts()
 	k.revoke()
+}
+
+// cared is what one care has found.
+type cared struct {
+	verdict verdict
+	audit   bool // one is due
+}
+
+// care does what the renewals have left to do, and what is due, and decides what happens to the
+// lease. It takes the Session's mutex.
+func (k *keeper) care(lastAudit time.Time) (c cared) {
+	p := k.pool
+	p.mu.Lock()
+	if k.lasts.Swap(false) {
+		k.tenants.MarkLocked()
+	}
+	if k.suspect.Swap(false) {
+		k.tenants.SuspectLocked()
+	}
+	if k.late.Swap(false) {
+		k.riskLocked()
+	}
+	c.verdict = k.verdictLocked()
+	p.mu.Unlock()
+	if c.verdict != leaseOver {
+		c.audit = k.tenants.Tick(lastAudit)
+	}
+	return c
 }
 
 // send sends a renewal, and has the next one sent when the answer of this one is late.
@@ -107,7 +151,8 @@ func (k *keeper) send() {
 		if k.pool.etcd.Several() {
 			attempts = 2
 		}
-		k.risk()
+		k.late.Store(true)
+		k.WakeKeeper()
 	}
 	k.lastStarted = time.Now()
 	r := keepalive.Renewal{Sent: k.lastStarted, Anew: k.unanswered > 0}
@@ -155,11 +200,8 @@ func (k *keeper) again(r renewal) time.Duration {
 	return attempt.Jitter(k.plan.Again(k.unanswered, took))
 }
 
-// tick has the tenants do what is due, and begins the audits of their keys, one at a time.
-func (k *keeper) tick() {
-	if !k.tenants.Tick(k.lastAudit) || k.auditing {
-		return
-	}
+// audit begins an audit of the keys. There is one at a time.
+func (k *keeper) audit() {
 	sent := time.Now()
 	k.lastAudit, k.auditing = sent, true
 	k.pool.tasks.Go(func() {
@@ -176,12 +218,10 @@ const (
 	leaseOver                 // revoke it
 )
 
-// verdict decides what happens to the lease. Once it has returned leaseOver nothing
-// uses the lease again.
-func (l *Lease) verdict() verdict {
+// verdictLocked decides what happens to the lease. Once it has returned leaseOver nothing uses the
+// lease again.
+func (l *Lease) verdictLocked() verdict {
 	p := l.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	now := time.Now()
 	l.CheckLocked(now)
 	use := l.tenants.UseLocked()
@@ -194,7 +234,7 @@ func (l *Lease) verdict() verdict {
 	case l.HasEndedLocked():
 		// The loser may not have stopped yet: its key goes when it unlocks, or
 		// when the lease expires in etcd.
-		if !unused && now.Before(l.trust.Until().Add(l.TTL).Add(l.TTL)) {
+		if !unused && now.Before(l.until().Add(l.TTL).Add(l.TTL)) {
 			return leaseWait
 		}
 	case unused && l.state == draining:
@@ -217,14 +257,14 @@ func (k *keeper) renew(r keepalive.Renewal) {
 	epoch := p.etcd.Epoch()
 	r.Where = p.etcd.Where(epoch)
 	var sent *trust.Attempt
-	k.renewals(func(t *trust.Trust) { sent = t.Sends(started, epoch) })
+	k.trusts(func(t *trust.Trust) { sent = t.Sends(started, epoch) })
 	var resp *pb.LeaseKeepAliveResponse
 	err := attempt.ErrUnreachable
 	if !p.etcd.Disconnected() { // else gRPC would wait for a connection
 		resp, err = k.sender.Renew(bounded, r)
 	}
 	if err != nil && attempt.NotApplied(err) {
-		k.renewals(func(t *trust.Trust) { t.Drop(sent) })
+		k.trusts(func(t *trust.Trust) { t.Drop(sent) })
 	}
 	cancel()
 	if cut := <-unreachable; err != nil && cut {
@@ -245,36 +285,31 @@ func (k *keeper) renew(r keepalive.Renewal) {
 	}
 }
 
-// renewals is trustLocked for callers that do not hold mu.
-func (l *Lease) renewals(change func(t *trust.Trust)) {
-	l.pool.mu.Lock()
-	defer l.pool.mu.Unlock()
-	l.trustLocked(change)
-}
-
 // confirmed extends the trust by a renewal that etcd has confirmed, as far as that answer is worth.
 // It reports whether a read has to find out more.
 func (l *Lease) confirmed(
 	sent *trust.Attempt, epoch *etcd.Epoch, resp *pb.LeaseKeepAliveResponse,
 ) (ask bool) {
-	known := l.pool.etcd.Renewed(resp, epoch)
-	l.renewals(func(t *trust.Trust) {
+	known, setBack := l.pool.etcd.Renewed(resp, epoch)
+	l.trusts(func(t *trust.Trust) {
 		l.refusal = nil
-		l.AnsweredInTimeLocked()
-		l.comparedLocked(epoch, resp.Header.GetRevision())
+		l.inTimeSafe()
+		l.comparedSafe(epoch, resp.Header.GetRevision())
 		ask = t.Answered(time.Now(), sent, trust.Confirmation{
 			Member: resp.Header.GetMemberId(), Term: resp.Header.GetRaftTerm(),
 			TTL: time.Duration(resp.TTL) * time.Second,
 		}, known)
 	})
+	setBack() // last: it waits for the Session's mutex
 	return ask
 }
 
-// comparedLocked makes an audit due if a renewal's answer has a revision below the one known at
+// comparedSafe makes an audit due if a renewal's answer has a revision below the one known at
 // the renewal before, in the same epoch: that member is far behind, or etcd was set back.
-func (l *Lease) comparedLocked(told *etcd.Epoch, revision int64) {
+func (l *Lease) comparedSafe(told *etcd.Epoch, revision int64) {
 	if l.renewed.epoch == told && revision < l.renewed.revision {
-		l.tenants.SuspectLocked()
+		l.suspect.Store(true)
+		l.WakeKeeper()
 	}
 	l.renewed.epoch, l.renewed.revision = told, told.Revision()
 }
@@ -285,9 +320,7 @@ func (k *keeper) ask(sent *trust.Attempt) error {
 	p := k.pool
 	ctx, cancel := context.WithTimeout(k.ctx, p.etcd.Timeout())
 	defer cancel()
-	p.mu.Lock()
-	key := k.tenants.KeyLocked()
-	p.mu.Unlock()
+	key := k.key()
 	if key == "" {
 		return nil
 	}
@@ -295,12 +328,12 @@ func (k *keeper) ask(sent *trust.Attempt) error {
 	// soon as a renewal.
 	retry := attempt.Backoff{Policy: attempt.Urgent, Most: k.plan.Soon()}
 	_, err := p.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	open := false
+	k.trusts(func(*trust.Trust) { open = sent.Open() })
 	switch {
-	case err == nil && sent.Open():
+	case err == nil && open:
 		return errDeposed
-	case k.AtRiskLocked(time.Now()):
+	case k.AtRisk(time.Now()):
 		return err
 	default:
 		return nil
@@ -312,28 +345,24 @@ func (k *keeper) ask(sent *trust.Attempt) error {
 // which an operator may take back.
 func (l *Lease) renewalFailed(err error) {
 	p := l.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	switch {
 	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
-		l.EndRevokedLocked(err)
+		l.endRevoked(err)
 	case attempt.Refused(err):
-		l.refusal = err
+		l.trusts(func(*trust.Trust) { l.refusal = err })
 	}
 	p.config.Log(slog.LevelWarn, "lease not renewed", "lease", l.Hex(), "error", err,
-		"remaining", time.Until(l.trust.Until()))
+		"remaining", time.Until(l.until()))
 	p.config.RenewalFailed(l.ID, err)
 }
 
-// risk gives up what lingers on the lease, whose renewal is late, and reports it if less
+// riskLocked gives up what lingers on the lease, whose renewal is late, and reports it if less
 // than half of the trust remains: while etcd is silent nothing fails, and otherwise the loss
 // would be the first report.
-func (l *Lease) risk() {
+func (l *Lease) riskLocked() {
 	p := l.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	l.tenants.GiveWayLocked()
-	remaining := time.Until(l.trust.Until())
+	remaining := time.Until(l.until())
 	if !l.plan.AtRisk(remaining) || l.HasEndedLocked() {
 		return
 	}

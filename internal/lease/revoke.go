@@ -17,8 +17,9 @@ import (
 // A key that was put over, with another lease or none, does not go with the lease.
 // (Do not take the end of the lease for the end of its keys. TestCloseLeavesNoKeyThatWasPutOver.)
 func (k *keeper) revoke() {
-	k.tenants.BeforeRevoke()
 	l, p := k.Lease, k.pool
+	why := l.isOver()
+	l.endLives(func(h Mortal) error { return h.LostSafe(why) })
 	expired := time.Now().Add(l.TTL).Add(l.TTL)
 	var retry attempt.Backoff
 	var err error
@@ -41,8 +42,10 @@ func (k *keeper) revoke() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.safety.Lock()
 	delete(p.leases, l)
 	p.doubts.Add(int64(-l.trust.Doubts()))
+	p.safety.Unlock()
 	if err == nil {
 		l.becomesLocked(gone, l.why)
 	}

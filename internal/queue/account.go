@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -28,25 +29,19 @@ type Account struct {
 	lease *lease.Lease
 
 	// Guarded by Session.mu.
-	places    map[string]*Place  // by key: all that the Session accounts for
-	placed    time.Time          // when the last place was taken
-	users     int                // places that hold, wait or are being released
-	idleSince time.Time          // when users became 0
-	releases  int                // releases under way, of holds that have ended whole
-	ending    map[Ender]struct{} // that have ended while their contexts may not have
-	doubted   time.Time          // when it was last learned that a copy of a put may come late
-	suspect   bool               // an audit of the keys is due now
-	swept     time.Time          // when the last answered audit of the keys on the lease was sent
-	byValues  bool               // the last audit was by values; see auditsBy
-	unread    []unread           // watches that were created, whose keys are still to be read
-	reading   bool               // these are being read
-	deleted   []*Place           // whose keys are gone; whether the lease is, too, is being asked
-}
-
-// An Ender is a hold that has ended, and whose contexts are about to end.
-type Ender interface {
-	// EndContexts ends them. When it returns they all have ended.
-	EndContexts()
+	places    map[string]*Place // by key: all that the Session accounts for
+	placed    time.Time         // when the last place was taken
+	users     int               // places that hold, wait or are being released
+	idleSince time.Time         // when users became 0
+	releases  int               // releases under way, of holds that have ended whole
+	doubted   time.Time         // when it was last learned that a copy of a put may come late
+	suspect   bool              // an audit of the keys is due now
+	swept     time.Time         // when the last answered audit of the keys on the lease was sent
+	byValues  bool              // the last audit was by values; see auditsBy
+	unread    []unread          // watches that were created, whose keys are still to be read
+	reading   bool              // these are being read
+	outlived  bool              // a key that was lost was not removed: it may outlive the lease
+	deleted   []*Place          // whose keys are gone; whether the lease is, too, is being asked
 }
 
 // A Seat is what a place is like.
@@ -125,7 +120,7 @@ func (a *Account) AnsweredLocked(put ticket.Answer, prompt bool) {
 		a.retireLocked()
 	}
 	if prompt {
-		a.lease.AnsweredInTimeLocked()
+		a.lease.AnsweredInTime()
 	}
 }
 
@@ -158,22 +153,11 @@ func (a *Account) ReleasedLocked() {
 	}
 }
 
-// EndsLocked notes that e has ended and that its contexts are about to end.
-func (a *Account) EndsLocked(e Ender) {
-	if a.ending == nil {
-		a.ending = make(map[Ender]struct{})
-	}
-	a.ending[e] = struct{}{}
-}
-
-// ContextsEndedLocked notes that the contexts of e have ended.
-func (a *Account) ContextsEndedLocked(e Ender) { delete(a.ending, e) }
-
 // askWhyLocked ends the hold at p, whose key is gone, in the background.
 func (a *Account) askWhyLocked(p *Place) {
 	a.deleted = append(a.deleted, p)
 	if len(a.deleted) == 1 {
-		a.keys.tasks.GoLocked(a.tellDeleted)
+		a.keys.tasks.Go(a.tellDeleted)
 	}
 }
 
@@ -182,13 +166,26 @@ func (a *Account) askWhyLocked(p *Place) {
 func (a *Account) tellDeleted() {
 	known := a.lease.IsKnown()
 	a.keys.mu.Lock()
-	defer a.keys.mu.Unlock()
-	for _, p := range a.deleted {
-		p.observedLocked(ticket.Observation{Entry: line.Entry{Key: p.Ticket.Key}, LeaseGone: !known})
-	}
+	deleted := a.deleted
 	a.deleted = nil
 	if !known {
 		a.SuspectLocked() // and then a renewal decides
+	}
+	a.keys.mu.Unlock()
+	guard.Pieces(a.keys.mu, slices.Values(deleted), func(p *Place) {
+		p.observedLocked(ticket.Observation{Entry: line.Entry{Key: p.Ticket.Key}, LeaseGone: !known})
+	})
+}
+
+// eachLocked calls f with each place, now if they are few. Otherwise it does so in a goroutine, a
+// piece of them at a time.
+func (a *Account) eachLocked(f func(*Place)) {
+	if len(a.places) > guard.Piece {
+		a.keys.tasks.Go(func() { guard.Pieces(a.keys.mu, maps.Values(a.places), f) })
+		return
+	}
+	for _, p := range a.places {
+		f(p)
 	}
 }
 
@@ -201,31 +198,31 @@ func (a *Account) UseLocked() lease.Use {
 
 // MarkLocked is as in lease.Tenants.
 func (a *Account) MarkLocked() {
-	for _, p := range a.places {
-		p.line.local.MarkLocked()
-	}
+	a.eachLocked(func(p *Place) { p.line.local.MarkLocked() })
 }
 
 // GiveWayLocked is as in lease.Tenants: keys that linger are given up.
 func (a *Account) GiveWayLocked() {
-	for _, p := range a.places {
-		p.giveWayLocked()
-	}
+	a.eachLocked((*Place).giveWayLocked)
 }
 
 // EndedLocked is as in lease.Tenants.
-func (a *Account) EndedLocked(why error) {
-	for _, p := range a.places {
+func (a *Account) EndedLocked() {
+	a.eachLocked(func(p *Place) {
 		p.UnwatchLocked()
-		p.owner.LeaseEndedLocked(why)
-	}
+		p.owner.EndsLocked()
+	})
 }
 
-// KeyLocked is as in lease.Tenants.
+// KeyLocked is as in lease.Tenants. Of many places it looks at some.
 func (a *Account) KeyLocked() string {
+	looked := 0
 	for _, p := range a.places {
 		if p.Ticket.Rev() != 0 && !p.Ticket.Lost() {
 			return p.Ticket.Key
+		}
+		if looked++; looked == guard.Piece {
+			break
 		}
 	}
 	return ""
@@ -237,29 +234,17 @@ func (a *Account) SuspectLocked() {
 	a.lease.WakeKeeper()
 }
 
-// BeforeRevoke is as in lease.Tenants: it ends the contexts of all holds that have ended.
-func (a *Account) BeforeRevoke() {
-	a.keys.mu.Lock()
-	ending := slices.Collect(maps.Keys(a.ending))
-	a.keys.mu.Unlock()
-	for _, e := range ending {
-		e.EndContexts()
-	}
-}
-
 // RemoveRest is as in lease.Tenants. It reads all keys that the Session accounts for: none if
 // nothing was held.
 func (a *Account) RemoveRest(until time.Time) error {
 	k := a.keys
 	ctx, cancel := context.WithDeadline(k.ctx, until)
 	defer cancel()
-	k.mu.Lock()
 	var keys []string
 	var tickets []ticket.Ticket
-	for _, p := range a.places {
+	guard.Pieces(k.mu, maps.Values(a.places), func(p *Place) {
 		keys, tickets = append(keys, p.Ticket.Key), append(tickets, p.Ticket)
-	}
-	k.mu.Unlock()
+	})
 	var rest []line.Entry
 	err := k.etcd.ReadKeys(ctx, keys, k.etcd.Read, func(part etcd.Part) {
 		for i, e := range part.Entries {
@@ -282,11 +267,7 @@ func (a *Account) RemoveRest(until time.Time) error {
 // RevokedLocked is as in lease.Tenants: it closes the account.
 func (a *Account) RevokedLocked(err error) {
 	delete(a.keys.accounts, a.lease)
-	leaves := a.keys.Leases.ClosedLocked()
-	for _, p := range a.places {
-		leaves = leaves || p.Ticket.Lost() && p.leftoverErr != nil // it may outlive the lease
-	}
-	if err != nil && leaves {
+	if err != nil && (a.outlived || a.keys.Leases.ClosedLocked()) {
 		a.keys.leftoverErr = err
 	}
 }

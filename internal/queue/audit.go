@@ -3,11 +3,14 @@ package queue
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -46,7 +49,7 @@ func (a *Account) Tick(last time.Time) (audit bool) {
 	if len(a.places) <= manyPlaces {
 		periods = a.coverLocked(now, period)
 	}
-	if a.suspect || !a.doubted.IsZero() || a.lease.AtRiskLocked(now) {
+	if a.suspect || !a.doubted.IsZero() || a.lease.AtRisk(now) {
 		periods = 1
 	}
 	if a.suspect || !a.doubted.IsZero() && now.Sub(a.doubted) < a.lease.TTL {
@@ -148,21 +151,23 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 // put a key, which only the keys on the lease show.
 func (a *Account) auditsBy() (suspicious bool, places []*Place, byKeys bool) {
 	a.keys.mu.Lock()
-	defer a.keys.mu.Unlock()
 	suspicious = a.suspect
 	a.suspect = false
 	both := suspicious || !a.doubted.IsZero() || len(a.places) > manyPlaces
+	a.keys.mu.Unlock()
 	some := false
-	for _, p := range a.places {
+	guard.Pieces(a.keys.mu, maps.Values(a.places), func(p *Place) {
 		listens := p.listens
 		if s := p.Ticket.State(); (s == ticket.InLine || s == ticket.Held) && (listens || !both) {
 			places = append(places, p)
 			some = some || listens
 		}
-	}
+	})
 	if !some {
 		return suspicious, nil, true
 	}
+	a.keys.mu.Lock()
+	defer a.keys.mu.Unlock()
 	a.byValues = !a.byValues
 	if !a.byValues && !both {
 		return suspicious, nil, true
@@ -192,26 +197,28 @@ func (a *Account) auditPlaces(ctx, asking context.Context, places []*Place) (kno
 func (a *Account) compare(
 	keys [][]byte, sent time.Time, suspicious bool,
 ) (missing []*Place, strays []string) {
-	a.keys.mu.Lock()
-	defer a.keys.mu.Unlock()
-	a.swept = sent
 	present := make(map[string]bool, len(keys))
 	for _, key := range keys {
 		present[string(key)] = true
-		p := a.places[string(key)]
-		if (p == nil || p.Ticket.Lost()) && a.hasDrawn(string(key)) {
-			strays = append(strays, string(key))
-		}
 	}
-	for key, p := range a.places {
+	guard.Pieces(a.keys.mu, maps.Keys(present), func(key string) {
+		if p := a.places[key]; p == nil || p.Ticket.Lost() {
+			strays = append(strays, key)
+		}
+	})
+	strays = slices.DeleteFunc(strays, func(key string) bool { return !a.hasDrawn(key) })
+	guard.Pieces(a.keys.mu, maps.Values(a.places), func(p *Place) {
 		// Under a doubtful name a late request may have put the key again. After a set-back it
 		// may be the key of an earlier hold.
-		doubtful := !present[key] || p.Ticket.Doubtful() ||
+		doubtful := !present[p.Ticket.Key] || p.Ticket.Doubtful() ||
 			suspicious && !p.held.IsZero() && len(missing) < manyPlaces
 		if p.Ticket.Rev() != 0 && !p.Ticket.Lost() && p.Since.Before(sent) && doubtful {
 			missing = append(missing, p)
 		}
-	}
+	})
+	a.keys.mu.Lock()
+	defer a.keys.mu.Unlock()
+	a.swept = sent
 	return missing, strays
 }
 

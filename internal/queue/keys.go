@@ -6,6 +6,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -70,6 +71,19 @@ func New(
 
 // AccountLocked is the account of the lease that may get new places, nil if there is none.
 func (k *Keys) AccountLocked() *Account { return k.accounts[k.Leases.CurrentLocked()] }
+
+// Owners yields the owners of all places, with the Session's mutex held.
+func (k *Keys) Owners() iter.Seq[Owner] {
+	return func(yield func(Owner) bool) {
+		for _, a := range k.accounts {
+			for _, p := range a.places {
+				if !yield(p.owner) {
+					return
+				}
+			}
+		}
+	}
+}
 
 // LeftoverLocked is why a lease could not be revoked, or a key removed, nil if all are.
 func (k *Keys) LeftoverLocked() error { return k.leftoverErr }

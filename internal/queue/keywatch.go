@@ -47,7 +47,7 @@ type keyWatch struct {
 func newKeyWatchLocked(p *Place) *keyWatch {
 	w := &keyWatch{place: p, again: make(chan struct{}, 1)}
 	w.ctx, w.cancel = context.WithCancel(p.keys.ctx)
-	p.keys.tasks.GoLocked(w.run)
+	p.keys.tasks.Go(w.run)
 	return w
 }
 
@@ -145,7 +145,7 @@ func (w *keyWatch) created() {
 	a.unread = append(a.unread, unread{w, w.made})
 	if !a.reading {
 		a.reading = true
-		a.keys.tasks.GoLocked(func() { readWatched(a) })
+		a.keys.tasks.Go(func() { readWatched(a) })
 	}
 }
 

@@ -149,7 +149,7 @@ func (n *Line) WatchLocked(partial bool) *view {
 		}
 		v.ctx, v.cancel = context.WithCancel(n.keys.ctx)
 		n.view = v
-		n.keys.tasks.GoLocked(v.run)
+		n.keys.tasks.Go(v.run)
 	}
 	return n.view
 }

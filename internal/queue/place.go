@@ -57,11 +57,9 @@ type Place struct {
 
 // An Owner is what has a place: a claim that waits, and then the holds at its key.
 type Owner interface {
-	// LostLocked says that the key is gone, as its ticket says.
-	LostLocked()
-
-	// LeaseEndedLocked says that the lease is not trusted any more, and why.
-	LeaseEndedLocked(why error)
+	// EndsLocked says that the key is lost, as its ticket says, or that the lease has ended, or that
+	// the Session was closed: so have the holds.
+	EndsLocked()
 
 	// RecalledLocked says that the key was recalled: Place.Recall is the request.
 	RecalledLocked()
@@ -111,7 +109,7 @@ func (p *Place) observedLocked(o ticket.Observation) ticket.Seen {
 func (p *Place) lostLocked() {
 	p.UnwatchLocked()
 	p.tellLocked()
-	p.owner.LostLocked()
+	p.owner.EndsLocked()
 	p.giveWayLocked()
 	p.line.local.MarkLocked()
 }
@@ -303,7 +301,7 @@ func (p *Place) LastsLocked() bool {
 	now := time.Now()
 	l.CheckLocked(now)
 	return l.ServesLocked() && p.Recall == nil && !p.Ticket.Lost() && !p.StaleLocked() &&
-		l.LastsLocked(now)
+		l.Lasts(now)
 }
 
 // lingersLocked reports whether p's key lingers.

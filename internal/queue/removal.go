@@ -48,7 +48,7 @@ func (p *Place) AbandonLocked(unsure bool) <-chan struct{} {
 	if !p.Spare {
 		p.owner.Removing()
 	}
-	p.keys.tasks.GoLocked(p.remove)
+	p.keys.tasks.Go(p.remove)
 	return p.removed
 }
 
@@ -134,6 +134,7 @@ func (p *Place) giveUpRemoval(err error) (certain bool) {
 	}
 	p.leftoverErr = err
 	if _, kept := k.accounts[l]; p.Ticket.Lost() && kept {
+		p.Account.outlived = true
 		return false // the keeper tries again when the lease has ended
 	}
 	if p.Ticket.Lost() {

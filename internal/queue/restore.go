@@ -14,7 +14,7 @@ func (k *Keys) TenantsLocked(granted *lease.Lease) lease.Tenants {
 		keys: k, lease: granted, places: make(map[string]*Place), idleSince: time.Now(),
 	}
 	k.accounts[granted] = a
-	k.tasks.GoLocked(func() { k.followConnection(a) })
+	k.tasks.Go(func() { k.followConnection(a) })
 	return a
 }
 
@@ -35,7 +35,7 @@ func (k *Keys) SetBackLocked() {
 	k.suspectLocked()
 	if !k.verifying && !k.Leases.ClosedLocked() {
 		k.verifying = true
-		k.tasks.GoLocked(k.verify)
+		k.tasks.Go(k.verify)
 	}
 }
 

@@ -36,7 +36,7 @@ var errClosed = errors.New("the session was closed")
 func newSession(t *testing.T, client *clientv3.Client) *session {
 	s, ttl := new(session), time.Minute
 	ctx, cancel := context.WithCancel(context.Background())
-	tasks := guard.NewGroup(&s.mu)
+	tasks := new(guard.Group)
 	s.etcd = etcd.New(ctx, client, ttl, &s.mu, tasks, s)
 	s.keys = New(ctx, s.etcd, &s.mu, tasks, Config{
 		TTL: ttl, Closed: errClosed, Lines: s, Log: func(slog.Level, string, ...any) {},
@@ -60,7 +60,7 @@ func newSession(t *testing.T, client *clientv3.Client) *session {
 		s.mu.Lock()
 		s.keys.Leases.CloseLocked()
 		s.line.EndLocked()
-		idle := tasks.IdleLocked()
+		idle := tasks.Idle()
 		s.mu.Unlock()
 		<-idle
 		cancel()

@@ -184,7 +184,7 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 	}
 	v.reading, v.joined = true, false
 	v.due = now.Add(v.line.keys.recheckAfter(v.relied, len(v.keys)))
-	v.line.keys.tasks.GoLocked(func() {
+	v.line.keys.tasks.Go(func() {
 		if !v.isAsKnown() {
 			v.readLine(false)
 		}

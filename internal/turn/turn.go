@@ -25,6 +25,8 @@ import (
 	"iter"
 	"slices"
 	"time"
+
+	"github.com/etcdlock/etcdlock/internal/list"
 )
 
 // A State is the state of a Queue.
@@ -74,19 +76,13 @@ type Waiter[W any] struct {
 	Shares bool // it may have the turn beside other waiters that share
 	Steps  bool // it has its own key; once it holds it may have the turn beside waiters that step
 
-	standing      Standing
-	early         bool   // it came before the put of the key at which the owner holds or will hold
-	number        uint32 // the number of the waiter before it when it came, plus one; it wraps
-	before, after *Waiter[W]
+	standing Standing
+	number   uint64 // how many have come to its queue to wait, with it
+	node     list.Node[*Waiter[W]]
 }
 
 // Standing is where w stands.
 func (w *Waiter[W]) Standing() Standing { return w.standing }
-
-// Early reports whether w, which waits, may share the owner's key even if other contenders have
-// come to etcd's line since: w came before the put of that key, and stands right behind the
-// owner.
-func (w *Waiter[W]) Early() bool { return w.early }
 
 // A Queue is the local queue for one name, with waiters W that hold at keys K. The zero
 // Queue is free.
@@ -109,11 +105,13 @@ func (w *Waiter[W]) Early() bool { return w.early }
 type Queue[W any, K comparable] struct {
 	state  State
 	owner  *Waiter[W]
-	beside list[W] // the waiters that have the turn beside its owner
+	beside list.List[*Waiter[W]] // the waiters that have the turn beside its owner
 
-	waiters list[W] // the chosen one is the first
-	alone   int     // how many of them do not share
-	unlike  int     // how many of them do not step
+	waiters  list.List[*Waiter[W]] // the chosen one is the first
+	alone    int                   // how many of them do not share
+	unlike   int                   // how many of them do not step
+	came     uint64                // how many have come to wait
+	gathered uint64                // how many of them came before the put of the owner's key
 
 	handed   K   // the key that was handed off last
 	handOffs int // of that key
@@ -138,10 +136,17 @@ func (q *Queue[W, K]) Owner() (w W) {
 func (q *Queue[W, K]) Lingering() K { return q.lingering }
 
 // Waiting is the number of waiters.
-func (q *Queue[W, K]) Waiting() int { return q.waiters.length }
+func (q *Queue[W, K]) Waiting() int { return q.waiters.Len() }
 
 // First is the first waiter, or nil if there is none.
-func (q *Queue[W, K]) First() *Waiter[W] { return q.waiters.first }
+func (q *Queue[W, K]) First() *Waiter[W] {
+	w, _ := q.waiters.First()
+	return w
+}
+
+// Early reports whether w, the first waiter, may share the owner's key even if other contenders have
+// come to etcd's line since: w came before the put of that key.
+func (q *Queue[W, K]) Early(w *Waiter[W]) bool { return w.Shares && w.number <= q.gathered }
 
 // AllShare reports whether all waiters share.
 func (q *Queue[W, K]) AllShare() bool { return q.alone == 0 }
@@ -150,32 +155,16 @@ func (q *Queue[W, K]) AllShare() bool { return q.alone == 0 }
 func (q *Queue[W, K]) AllStep() bool { return q.unlike == 0 }
 
 // Sharing is how many have the turn beside its owner.
-func (q *Queue[W, K]) Sharing() int { return q.beside.length }
+func (q *Queue[W, K]) Sharing() int { return q.beside.Len() }
 
-// Having yields the waiters that have the turn: the owner, and the ones beside it.
-func (q *Queue[W, K]) Having() iter.Seq[W] {
+// Beside yields the waiters that have the turn beside its owner, in the order in which they got that
+// standing.
+func (q *Queue[W, K]) Beside() iter.Seq[W] {
 	return func(yield func(W) bool) {
-		if q.owner != nil && !yield(q.owner.Value) {
-			return
-		}
-		for w := q.beside.last; w != nil; w = w.before {
+		for w := range q.beside.All() {
 			if !yield(w.Value) {
 				return
 			}
-		}
-	}
-}
-
-// All yields the waiters in order, and the owner. It leaves out the waiters beside the owner.
-func (q *Queue[W, K]) All() iter.Seq[W] {
-	return func(yield func(W) bool) {
-		for w := q.waiters.first; w != nil; w = w.after {
-			if !yield(w.Value) {
-				return
-			}
-		}
-		if q.owner != nil {
-			yield(q.owner.Value)
 		}
 	}
 }
@@ -187,7 +176,7 @@ const few = 8
 // would be ahead of a new waiter. Behind more than a few waiters it may be too high, but only by
 // the number of waiters that have left from among them.
 func (q *Queue[W, K]) Ahead(w *Waiter[W]) int {
-	ahead := q.waiters.length
+	ahead := q.waiters.Len()
 	if w != nil {
 		w.must("Ahead", Waiting)
 		ahead = q.waitingBefore(w)
@@ -200,9 +189,9 @@ func (q *Queue[W, K]) Ahead(w *Waiter[W]) int {
 
 func (q *Queue[W, K]) waitingBefore(w *Waiter[W]) int {
 	n := 0
-	for b := w.before; b != nil; b = b.before {
+	for range w.node.Before() {
 		if n++; n > few {
-			return min(int(w.number-q.waiters.first.number), q.waiters.length-1)
+			return min(int(w.number-q.First().number), q.waiters.Len()-1)
 		}
 	}
 	return n
@@ -219,25 +208,24 @@ func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 		q.give(w)
 		return true
 	}
-	w.standing, w.number = Waiting, 1
-	if last := q.waiters.last; last != nil {
-		w.number += last.number
-	}
-	q.waiters.push(w)
+	q.came++
+	w.standing, w.number = Waiting, q.came
+	q.waiters.Add(&w.node, w)
 	q.counts(w, 1)
 	return false
 }
 
-// Gather notes that a key is about to be put, at which the owner or the chosen one will
-// hold. If that waiter shares, the ones right behind it that share, too, are Early.
+// Gather notes that a key is about to be put, at which the owner or the chosen one will hold. If that
+// waiter shares, all that wait now, and share, are Early.
 func (q *Queue[W, K]) Gather() {
 	q.must("Gather", Taken, Passing)
-	holder, w := q.owner, q.waiters.first
-	if w != nil && w.standing == Next {
-		holder, w = w, w.after
+	holder := q.owner
+	if w := q.First(); w != nil && w.standing == Next {
+		holder = w
 	}
-	for ; holder.Shares && w != nil && w.Shares; w = w.after {
-		w.early = true
+	q.gathered = 0
+	if holder.Shares {
+		q.gathered = q.came
 	}
 }
 
@@ -254,7 +242,7 @@ func (q *Queue[W, K]) Hold(w *Waiter[W]) {
 func (q *Queue[W, K]) Admit() W {
 	q.must("Admit", Taken)
 	q.owner.must("Admit", Holder)
-	w := q.waiters.first
+	w := q.First()
 	if w == nil || !(w.Shares && q.owner.Shares) && !(w.Steps && q.owner.Steps) {
 		panic("turn: Admit: no waiter may have the turn beside its owner")
 	}
@@ -265,7 +253,7 @@ func (q *Queue[W, K]) Admit() W {
 		beside, q.owner = q.owner, w
 	}
 	beside.standing = Beside
-	q.beside.push(beside)
+	q.beside.Add(&beside.node, beside)
 	return w.Value
 }
 
@@ -275,14 +263,14 @@ func (q *Queue[W, K]) Admit() W {
 func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
 	q.must("Part", Taken, Passing)
 	w.must("Part", Owner, Holder, Beside)
-	if q.beside.length == 0 {
+	heir, some := q.beside.First()
+	if !some {
 		return false
 	}
-	heir := w
-	if w.standing != Beside {
-		heir = q.beside.last
+	if w.standing == Beside {
+		heir = w
 	}
-	q.beside.remove(heir)
+	heir.node.Remove()
 	if heir != w {
 		heir.standing, q.owner = Holder, heir
 	}
@@ -310,7 +298,7 @@ func (q *Queue[W, K]) Choose() (next W, ok bool) {
 	q.must("Choose", Taken)
 	q.owner.must("Choose", Holder)
 	q.mustBeAlone("Choose")
-	w := q.waiters.first
+	w := q.First()
 	if w == nil {
 		return next, false
 	}
@@ -324,7 +312,7 @@ func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 	q.must("Pass", Taken, Passing)
 	q.mustBeAlone("Pass")
 	q.owner.standing = Gone
-	w := q.waiters.first
+	w := q.First()
 	if w == nil {
 		q.release(Free)
 		return owner, false
@@ -344,7 +332,7 @@ func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 	if q.handed != key {
 		q.handed, q.handOffs = key, 0
 	}
-	if q.waiters.length == 0 || q.handOffs >= most {
+	if q.waiters.Len() == 0 || q.handOffs >= most {
 		return owner, false
 	}
 	q.handOffs++
@@ -358,7 +346,7 @@ func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
 	q.must("Linger", Taken)
 	q.owner.must("Linger", Holder)
 	q.mustBeAlone("Linger")
-	if q.waiters.length > 0 {
+	if q.waiters.Len() > 0 {
 		panic("turn: Linger: somebody waits")
 	}
 	q.owner.standing = Gone
@@ -409,7 +397,7 @@ func (q *Queue[W, K]) release(state State) {
 
 // remove takes out w, which waits.
 func (q *Queue[W, K]) remove(w *Waiter[W]) {
-	q.waiters.remove(w)
+	w.node.Remove()
 	q.counts(w, -1)
 }
 
@@ -435,7 +423,7 @@ func (q *Queue[W, K]) must(transition string, from ...State) {
 
 // mustBeAlone panics if a waiter has the turn beside its owner.
 func (q *Queue[W, K]) mustBeAlone(transition string) {
-	if n := q.beside.length; n > 0 {
+	if n := q.beside.Len(); n > 0 {
 		panic(fmt.Sprintf("turn: %s: %d have the turn beside its owner", transition, n))
 	}
 }
@@ -446,36 +434,4 @@ func (w *Waiter[W]) must(transition string, from ...Standing) {
 		return
 	}
 	panic(fmt.Sprintf("turn: %s: the waiter is %v", transition, w.standing))
-}
-
-// A list is some of the waiters, linked in the order in which they came to it. Each is in one list.
-type list[W any] struct {
-	first, last *Waiter[W]
-	length      int
-}
-
-func (l *list[W]) push(w *Waiter[W]) {
-	w.before = l.last
-	if l.last != nil {
-		l.last.after = w
-	} else {
-		l.first = w
-	}
-	l.last = w
-	l.length++
-}
-
-func (l *list[W]) remove(w *Waiter[W]) {
-	if w.before != nil {
-		w.before.after = w.after
-	} else {
-		l.first = w.after
-	}
-	if w.after != nil {
-		w.after.before = w.before
-	} else {
-		l.last = w.before
-	}
-	w.before, w.after = nil, nil
-	l.length--
 }
