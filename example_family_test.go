@@ -107,47 +107,6 @@ func ExampleSession_Lock() {
 	// <nil>
 }
 
-// A program is replaced by its next version, and nobody else gets the lock in between.
-func ExampleSession_Adopt() {
-	client := exampleClient()
-	defer client.Close()
-	ctx := context.Background()
-	before, err := etcdlock.NewSession(client)
-	if err != nil {
-		log.Fatal(err)
-	}
-	hold, err := before.Lock(ctx, "shards/7")
-	if err != nil {
-		log.Fatal(err)
-	}
-	token := hold.Token()
-	detached, err := hold.Detach(ctx, time.Minute) // to be stored, or sent to the next process
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := before.Close(ctx); err != nil {
-		log.Fatal(err)
-	}
-
-	after, err := etcdlock.NewSession(client)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer after.Close(ctx)
-	_, err = after.TryLock(ctx, "shards/7")
-	fmt.Println("taken:", errors.Is(err, etcdlock.ErrLocked))
-	hold, err = after.Adopt(ctx, detached)
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("the same hold:", hold.Token() == token)
-	fmt.Println(hold.Unlock(ctx))
-	// Output:
-	// taken: true
-	// the same hold: true
-	// <nil>
-}
-
 // An operator finds out who holds a stuck lock, and takes it away.
 func ExampleBreak() {
 	client := exampleClient()

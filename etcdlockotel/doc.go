@@ -26,7 +26,6 @@
 //
 //	etcdlock.name      string   the name of the lock, of several names the first
 //	etcdlock.names     strings  several names: all of them
-//	etcdlock.detached  bool     true of a hold that was detached; set only then
 //	etcdlock.token     int      the fencing token of the hold
 //	etcdlock.acquired  bool     of a wait: whether it ended with a hold
 //	etcdlock.ahead     int      of a wait: contenders ahead of it, of several names the most

@@ -204,9 +204,6 @@ func (i *instruments) trace() *etcdlock.Trace {
 		Released: func(ctx context.Context, e etcdlock.ReleasedEvent) {
 			i.ended(ctx, e.Name, e.Held)
 		},
-		Detached: func(ctx context.Context, e etcdlock.DetachedEvent) {
-			i.ended(ctx, e.Name, e.Held)
-		},
 		Lost: func(ctx context.Context, e etcdlock.LostEvent) {
 			why := semconv.ErrorTypeKey.String(whyLost(e.Reason))
 			i.lost.Add(ctx, 1, i.of(e.Name, why))

@@ -27,7 +27,6 @@ const ScopeName = "github.com/etcdlock/etcdlock/etcdlockotel"
 const (
 	nameKey     = attribute.Key("etcdlock.name")
 	namesKey    = attribute.Key("etcdlock.names")
-	detachedKey = attribute.Key("etcdlock.detached")
 	tokenKey    = attribute.Key("etcdlock.token")
 	acquiredKey = attribute.Key("etcdlock.acquired")
 	aheadKey    = attribute.Key("etcdlock.ahead")
@@ -61,7 +60,6 @@ func NewTrace(opts ...Option) *etcdlock.Trace {
 		GaveUp:   of(s, (*call).gaveUp),
 		Acquired: of(s, (*call).acquired),
 		Released: of(s, (*call).released),
-		Detached: of(s, (*call).detached),
 		Lost:     of(s, (*call).lost),
 		Led:      of(s, (*call).led),
 	}
@@ -170,12 +168,6 @@ func (c *call) waited(name string, waited time.Duration, ahead int, how ...attri
 	}
 	c.wait.SetAttributes(append(how, aheadKey.Int(c.ahead))...)
 	c.wait.End(trace.WithTimestamp(c.started.Add(waited)))
-}
-
-// detached ends the hold here. Another process may go on with it.
-func (c *call) detached(e etcdlock.DetachedEvent) {
-	c.hold.SetAttributes(detachedKey.Bool(true))
-	c.hold.End(trace.WithTimestamp(c.began.Add(e.Held)))
 }
 
 func (c *call) released(e etcdlock.ReleasedEvent) {

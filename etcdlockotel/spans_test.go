@@ -541,19 +541,6 @@ func TestEachEndEndsItsSpans(t *testing.T) {
 		require.NoError(t, etcdlock.Break(t.Context(), w.etcd.Client(), line[0]))
 		requireSpans("etcdlock.hold for 5s", "etcdlock.wait for 1s")
 
-		moves, err := a.Lock(t.Context(), "o")
-		require.NoError(t, err)
-		time.Sleep(6 * time.Second)
-		d, err := moves.Detach(t.Context(), time.Minute)
-		require.NoError(t, err)
-		requireSpans("etcdlock.wait for 0s", "etcdlock.hold for 6s")
-		moves, err = b.Adopt(t.Context(), d)
-		require.NoError(t, err)
-		requireSpans("etcdlock.wait for 0s", "etcdlock.hold")
-		time.Sleep(7 * time.Second)
-		require.NoError(t, moves.Unlock(t.Context()))
-		requireSpans("etcdlock.wait for 0s", "etcdlock.hold for 7s")
-
 		_, err = a.LockAll(t.Context(), "k", "l", "m")
 		require.NoError(t, err)
 		in = locks(a, "l")
@@ -730,9 +717,6 @@ func TestThePackageCommentHasEachAttribute(t *testing.T) {
 	}
 	hooks.Lost(held,
 		etcdlock.LostEvent{Name: "a", Token: 1, Held: time.Second, Reason: etcdlock.ErrExpired})
-	moved := begins(t, hooks, "a")
-	hooks.Acquired(moved, etcdlock.AcquiredEvent{Name: "a", Token: 2, Waited: time.Second})
-	hooks.Detached(moved, etcdlock.DetachedEvent{Name: "a", Token: 2, Held: time.Second})
 	var there []string
 	for _, span := range exporter.GetSpans() {
 		for _, a := range span.Attributes {

@@ -113,7 +113,6 @@ var table = []struct {
 	{"TestARecallTakesNothingAway", TestARecallTakesNothingAway},
 	{"TestWaitersAndReadersAreRecalled", TestWaitersAndReadersAreRecalled},
 	{"TestAShortHoldKeepsItsName", TestAShortHoldKeepsItsName},
-	{"TestAHoldGoesOnInAnotherProcess", TestAHoldGoesOnInAnotherProcess},
 	{"TestAWaitAsksWhoHolds", TestAWaitAsksWhoHolds},
 	{"TestManyWaitsAskEachHolderOnce", TestManyWaitsAskEachHolderOnce},
 	{"TestSeveralNamesAreHeldTogetherOrNotAtAll", TestSeveralNamesAreHeldTogetherOrNotAtAll},

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -399,35 +398,6 @@ func TestAShortJobRunsOnceThoughClocksDiffer(t *testing.T) {
 	c, err = etcdlock.Contenders(t.Context(), newClient(t), "cron/"+t.Name())
 	require.NoError(t, err)
 	require.NoError(t, etcdlock.Break(t.Context(), newClient(t), c[0]))
-}
-
-// The next process goes on with the hold that is stored. Nobody gets in between. If there is none
-// to go on with it locks.
-func TestAHoldIsHandedDownToTheNextProcess(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "hold")
-	first := contract.NewSession(t, newClient(t))
-	h, err := takeUp(t.Context(), first, t.Name(), file)
-	require.NoError(t, err)
-	token := h.Token()
-	other := contract.NewMutex(t, newClient(t), t.Name())
-	waits := contract.Async(func() error { return other.Lock(contract.Patient(t)) })
-	contract.WaitForLine(t, newClient(t), t.Name(), 2)
-	require.NoError(t, handDown(t.Context(), h, file))
-	require.NoError(t, first.Close(t.Context()))
-
-	next := contract.NewSession(t, newClient(t))
-	h, err = takeUp(t.Context(), next, t.Name(), file)
-	require.NoError(t, err)
-	require.Equal(t, token, h.Token())
-	require.Empty(t, waits)
-	require.NoError(t, h.Unlock(t.Context()))
-	require.NoError(t, <-waits)
-	require.NoError(t, other.Unlock(t.Context()))
-
-	h, err = takeUp(t.Context(), next, t.Name(), file)
-	require.NoError(t, err, "what is stored is over")
-	require.Greater(t, h.Token(), token)
-	require.NoError(t, h.Unlock(t.Context()))
 }
 
 // A job of a millisecond runs once in each slot, though a scheduler begins the slots 20 ms after

@@ -157,7 +157,8 @@ func (s *lockStore) TryLock(ctx context.Context, r tryLockRequest) (bool, error)
 		return false, errors.New("a lock needs an owner and an expiry")
 	}
 	name := "dapr/" + url.PathEscape(r.ResourceID)
-	hold, err := s.session.TryLock(ctx, name, etcdlock.WithOwner(r.LockOwner))
+	hold, err := s.session.TryLock(ctx, name, etcdlock.WithOwner(r.LockOwner),
+		etcdlock.WithMinHold(time.Duration(r.ExpiryInSeconds)*time.Second))
 	if errors.Is(err, etcdlock.ErrLocked) {
 		return false, nil
 	}
@@ -165,7 +166,7 @@ func (s *lockStore) TryLock(ctx context.Context, r tryLockRequest) (bool, error)
 		return false, err
 	}
 	// From here on the key expires by itself, whether this process lives or not.
-	_, err = hold.Detach(ctx, time.Duration(r.ExpiryInSeconds)*time.Second)
+	err = hold.Unlock(ctx)
 	return err == nil, err
 }
 

@@ -122,32 +122,6 @@ func handOver(
 	return context.Cause(ctx)
 }
 
-// handDown ends the hold in this process, and stores it for the next one. work has returned by
-// then.
-func handDown(ctx context.Context, h *etcdlock.Hold, file string) error {
-	d, err := h.Detach(ctx, time.Minute) // for the start of the next process
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, []byte(d), 0o600)
-}
-
-// takeUp goes on with a hold that another process has stored, or locks if there is none.
-func takeUp(ctx context.Context, s *etcdlock.Session, name, file string) (*etcdlock.Hold, error) {
-	stored, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) {
-		return s.Lock(ctx, name)
-	}
-	if err != nil {
-		return nil, err
-	}
-	h, err := s.Adopt(ctx, etcdlock.Detached(stored))
-	if errors.Is(err, etcdlock.ErrLost) { // its time is over, or another process has adopted it
-		return s.Lock(ctx, name)
-	}
-	return h, err
-}
-
 // A follower sends requests to whoever leads. The leader's info is its URL.
 type follower struct{ leader atomic.Pointer[url.URL] }
 

@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,7 +17,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/side"
 )
@@ -200,69 +198,6 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 				})
 			})
 		}
-	}
-}
-
-// S30, of a hold that was detached. A later hold, whose key the snapshot has behind it, is told.
-//
-//	a detaches, b queues, a snapshot is taken | c adopts and unlocks, b holds |
-//	etcd is set back to the snapshot | c adopts what it had adopted before | b is told
-func TestS30WhereASetBackRevivesADetachedHoldALaterOneIsTold(t *testing.T) {
-	t.Parallel()
-	for _, bump := range []uint64{0, 1_000_000_000} {
-		name := fmt.Sprintf("a detached hold is revived, revision raised by %d", bump)
-		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
-			prove(t, row{
-				id: "S30", name: name, quick: 1, lanes: 2, noPeer: true,
-				fault: "etcd set back: " + name,
-				must:  "the later hold is told in <= 2 s; the revived one goes on",
-			}, func(tr *trial) {
-				s := startServers(tr, 1)
-				open := func() *etcdlock.Session {
-					session, err := etcdlock.NewSession(s.client(tr), etcdlock.WithTTL(10*ttl))
-					require.NoError(tr, err)
-					return session
-				}
-				admin, a, b, c := s.client(tr), open(), open(), open()
-				h, err := a.Lock(tr.bounded(patience), tr.name)
-				require.NoError(tr, err)
-				d, err := h.Detach(tr.bounded(patience), time.Minute)
-				require.NoError(tr, err)
-				got := make(chan *etcdlock.Hold, 1)
-				go func() {
-					h, _ := b.Lock(tr.bounded(patience), tr.name)
-					got <- h
-				}()
-				tr.lineIs(admin, 2)
-				saved := s.save(tr)
-				h, err = c.Adopt(tr.bounded(patience), d)
-				require.NoError(tr, err)
-				require.NoError(tr, h.Unlock(tr.bounded(patience)))
-				later := <-got
-				require.NotNil(tr, later)
-				tr.must(contract.Eventually(patience, func() bool { return tr.leases(admin) == 3 }),
-					"the lease on which a's hold has waited is not given back")
-
-				s.goBack(tr, saved, bump)
-				served := now()
-				h, err = c.Adopt(tr.bounded(patience), d)
-				require.NoError(tr, err)
-				hold := later.Context(tr.bounded(patience))
-				<-hold.Done()
-				told := now() - served
-				tr.figures.longest("time until the later holder was told", told)
-				tr.must(told <= 2*time.Second, "it was told %v after etcd was back", told)
-				tr.must(errors.Is(context.Cause(hold), etcdlock.ErrKeyDeleted), "it ended by %v",
-					context.Cause(hold))
-				tr.must(errors.Is(later.Unlock(tr.bounded(patience)), etcdlock.ErrLost),
-					"its Unlock does not tell of the loss")
-				tr.must(h.Context(context.Background()).Err() == nil, "the revived hold is lost")
-				require.NoError(tr, h.Unlock(tr.bounded(patience)))
-				for _, session := range []*etcdlock.Session{a, b, c} {
-					require.NoError(tr, session.Close(tr.bounded(patience)))
-				}
-			})
-		})
 	}
 }
 

@@ -154,30 +154,3 @@ func TestWhatAViewRemembersIsBounded(t *testing.T) {
 		})
 	}
 }
-
-// Once the client has another connection the next audit reads what is ahead of each hold, once, and
-// the one after that if it had no answer.
-func TestAnotherConnectionCostsAReadForEachHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server := fake.NewServer()
-		s := newSession(t, server.Client("a"))
-		p := s.take(t, line.Shape{})
-		s.put(t, p)
-		s.mu.Lock()
-		p.HoldLocked(true, time.Now())
-		p.Account.reconnected = true
-		s.mu.Unlock()
-		audit := func() (reads int) {
-			before := len(server.Calls(fake.Range))
-			p.Account.Audit(t.Context(), time.Now())
-			return len(server.Calls(fake.Range)) - before
-		}
-		server.Intercept(func(c fake.Call) fake.Effect {
-			return fake.Effect{Drop: c.Method == fake.Range}
-		})
-		require.Equal(t, 1, audit(), "without an answer")
-		server.Intercept(nil)
-		require.Equal(t, 1, audit(), "again")
-		require.Zero(t, audit(), "nothing has happened since")
-	})
-}

@@ -27,10 +27,7 @@ type hold struct {
 	unlock   func(ctx context.Context) error
 	setInfo  func(ctx context.Context, info string) error // nil if the hold has none
 	least    time.Duration                                // how long its name stays taken at least
-	key      string                                       // of an adopted one
-	// detach ends the hold here for others to adopt it; nil if it cannot.
-	detach func(ctx context.Context, keep time.Duration) (etcdlock.Detached, error)
-	late   bool // the context of the call has ended before the work began: it is a hold of nobody
+	late     bool                                         // the context of the call has ended before the work began: it is a hold of nobody
 }
 
 // recalled reports whether a recall has asked the holder to give the hold back.
@@ -109,9 +106,6 @@ func (e exclusive) hold() *hold {
 		SetInfo(ctx context.Context, info string) error
 	}); ok {
 		h.setInfo = mu.SetInfo
-	}
-	if mu, ok := e.mu.(side.OurMutex); ok {
-		h.key, h.detach = mu.Key(), mu.Detach
 	}
 	return h
 }

@@ -42,9 +42,6 @@ const (
 	untold   = "SetInfo did not tell the truth, or a key does not"
 	noReason = "a wait asked a contender that holds nothing, does not listen, or was asked before"
 	early    = "a name was free before the least time of its hold"
-	between  = "a name was free between a Detach and its Adopt"
-	twice    = "a hold was adopted twice"
-	strange  = "an adopted hold is not the one that was detached"
 )
 
 const (
@@ -115,17 +112,9 @@ type judge struct {
 	grace  time.Duration             // that waits ask for
 	wrote  int                       // requests that waits have written
 
-	kept     map[string][]*keyLife // those that must stay though their hold has ended, by name
-	adopting map[adoption]int      // calls of Adopt until now
-	// leases on which a hold waited, and the process that has adopted it
-	given     map[int64]string
-	outlasted int // holds whose key stayed for the rest of their least time
-	detached  int // holds that were detached
-	adopted   int // and adopted
-	refusals  int // of Adopts
-	displaced int // times that one got in beside a hold from before a set-back
+	kept      map[string][]*keyLife // those that must stay though their hold has ended, by name
+	outlasted int                   // holds whose key stayed for the rest of their least time
 
-	lastSetBack time.Time // of etcd
 }
 
 // A place is a lock's name and a create revision. One transaction puts one key of a name,
@@ -156,14 +145,10 @@ type keyLife struct {
 	values    [][]byte // that it has had; the first one was put with it
 	asked     bool     // a wait has asked its holder to give way
 
-	ending    *ending                   // what may move it to a lease of its own, nil once that has
-	goes      time.Time                 // when that lease is over at the latest
-	until     time.Time                 // until when it must stay, by what a call has promised
-	promised  *ending                   // of until
-	waits     bool                      // to be adopted
-	detached  int                       // how often it was detached
-	adopted   int                       // and adopted
-	adoptions map[*etcdlock.Session]int // Adopts of it
+	ending   *ending   // what may move it to a lease of its own, nil once that has
+	goes     time.Time // when that lease is over at the latest
+	until    time.Time // until when it must stay, by what a call has promised
+	promised *ending   // of until
 }
 
 // A belief is a hold, as its holder sees it.
@@ -176,11 +161,10 @@ type belief struct {
 	began time.Time
 	heard time.Time // when its holder learned of a recall
 	lost  time.Time // when hold ended by itself
-	left  bool      // Unlock or Detach was called
-	over  bool      // Unlock or Detach has returned
+	left  bool      // Unlock was called
+	over  bool      // Unlock has returned
 
-	ending  *ending // nil if its key goes with it
-	adopted bool    // it began by an Adopt
+	ending *ending // nil if its key goes with it
 
 	others []*belief // beliefs of the other names that are held with it
 }
@@ -217,9 +201,6 @@ type call struct {
 	try   bool
 	began time.Time
 	alone bool // no other worker of its process asks for that lock, or holds it, meanwhile
-
-	adopts *parcel // nil if it is not an Adopt
-	waits  int     // how often that hold had been detached, if it waited then; else 0
 }
 
 func newJudge(side Side, cluster *Cluster) *judge {
@@ -242,9 +223,7 @@ func newJudge(side Side, cluster *Cluster) *judge {
 		graces:  make(map[int64][]time.Duration),
 		infos:   make(map[string]*infoCall),
 
-		kept:     make(map[string][]*keyLife),
-		adopting: make(map[adoption]int),
-		given:    make(map[int64]string),
+		kept: make(map[string][]*keyLife),
 	}
 	cluster.mu.Lock()
 	defer cluster.mu.Unlock()
@@ -297,8 +276,7 @@ func (j *judge) changed(change Change) {
 	defer j.mu.Unlock()
 	if change.Ended != 0 {
 		j.noteLocked("etcd: lease %x of %s ended by %s", change.Ended, change.Owner, change.By)
-		if change.By != byExpiry && change.By != byOperator && change.By != change.Owner &&
-			!j.givenBack(change) {
+		if change.By != byExpiry && change.By != byOperator && change.By != change.Owner {
 			j.violatedLocked(harm, "%s revoked lease %x of %s", change.By, change.Ended, change.Owner)
 		}
 	}
@@ -355,8 +333,7 @@ func barred(life *keyLife, lives map[place]*keyLife) bool {
 
 // removedLocked judges the removal of a key.
 func (j *judge) removedLocked(key string, life *keyLife, change Change) {
-	if change.By != byExpiry && change.By != byOperator && change.By != life.owner && j.side.judged &&
-		!j.givenBack(change) {
+	if change.By != byExpiry && change.By != byOperator && change.By != life.owner && j.side.judged {
 		j.violatedLocked(harm, "%s removed %s of %s, put at %d", change.By, key, life.owner, life.rev)
 	}
 	if change.By != byOperator && life.removed.Before(life.until) {
@@ -420,7 +397,6 @@ func (j *judge) wentBack() {
 		}
 	}
 	clear(j.newest)
-	j.lastSetBack = time.Now()
 }
 
 // lifeLocked returns the life of the key by which a worker holds.
@@ -624,8 +600,7 @@ func (j *judge) goneLocked(w *worker, name string, c *call) {
 
 // enters judges a lock that a worker was given.
 func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
-	b := &belief{who: w, name: name, kind: c.kind, hold: h, began: time.Now(),
-		adopted: c.adopts != nil}
+	b := &belief{who: w, name: name, kind: c.kind, hold: h, began: time.Now()}
 	deadline := h.deadline()
 	quiet := !j.faulty() && w.p.w.scenario != silent
 	j.cluster.Now(func(v fake.View) {
@@ -645,9 +620,6 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 		}
 		j.besideLocked(b)
 		j.ownInfoLocked(b)
-		if b.adopted {
-			j.adoptedLocked(b, c.adopts)
-		}
 		if j.judges(w.p.name) {
 			j.firstLocked(b, v)
 			j.pastKeptLocked(b)
@@ -696,9 +668,6 @@ func (j *judge) besideLocked(b *belief) {
 	for _, other := range j.beliefs[b.name] {
 		if !other.whole() && !j.stays(other) || j.taken(other) || !j.counts(other.who.p.name) &&
 			(!j.peaceful || j.dropped(other)) {
-			continue
-		}
-		if j.displacesLocked(b, other) || j.displacesLocked(other, b) {
 			continue
 		}
 		others, kinds = append(others, other), append(kinds, other.kind)
@@ -775,8 +744,7 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 	}
 	for mode, last := range j.newest[b.name] {
 		same := mode == b.kind.mode()
-		handedOn := same && b.hold.token == last.token &&
-			(b.adopted || j.sharing && b.who.line(b.name) == last.line)
+		handedOn := same && b.hold.token == last.token && j.sharing && b.who.line(b.name) == last.line
 		if b.hold.token <= last.token && !(same && b.kind.shares()) && !handedOn {
 			j.violatedLocked(tokens, "%s with %d (%s) of %s, after %d (%s)", b.who, b.hold.token,
 				b.kind.mode(), b.name, last.token, mode)
@@ -855,20 +823,19 @@ func (j *judge) inTurnLocked(b *belief, c *call) {
 	}
 }
 
-// leaves records that a worker is about to unlock, or to detach if keep is not 0. It reports
-// whether the worker still believes.
-func (j *judge) leaves(b *belief, keep time.Duration) (whole bool) {
+// leaves records that a worker is about to unlock. It reports whether the worker still believes.
+func (j *judge) leaves(b *belief) (whole bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	whole = b.whole()
 	b.left = true
-	j.outlastsLocked(b, keep)
+	j.outlastsLocked(b)
 	line := b.who.line(b.name)
 	j.inside[line] = slices.DeleteFunc(j.inside[line], func(other *belief) bool { return other == b })
 	return whole
 }
 
-// unlocked judges what Unlock said, or Detach.
+// unlocked judges what Unlock said.
 func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -881,7 +848,7 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 		return
 	}
 	// The Session may keep the key. Unlock then asks etcd nothing.
-	kept := j.sharing && !b.kind.shares() && b.ending == nil && !b.adopted || b.life.shared > 1
+	kept := j.sharing && !b.kind.shares() && b.ending == nil || b.life.shared > 1
 	said := outcomeOf(err)
 	b.life.unsure = b.life.unsure || said != done
 	if said == done && !whole && !b.asked() {

@@ -8,15 +8,13 @@ import (
 )
 
 // recalled makes sure that the holder learns of a recall that has put over its key, while
-// nothing is wrong. One that adopts the hold later has another value there, without the recall.
+// nothing is wrong.
 func (j *judge) recalled(key string, token int64, within time.Duration) {
-	at := time.Now()
 	time.AfterFunc(within, func() {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		for _, b := range j.beliefs[nameOf(key)] {
-			of := b.life != nil && b.life.key == key && b.hold.token == token &&
-				!(b.adopted && b.began.After(at))
+			of := b.life != nil && b.life.key == key && b.hold.token == token
 			if of && b.whole() && !j.over && !b.hold.recalled() {
 				j.violatedLocked(noticed, "%s has not heard of the recall of %s, token %d", b.who, key, token)
 			}

@@ -89,10 +89,6 @@ type score struct {
 	Terms        int            // of leaders that have led
 	Told         int            // infos that holders have set
 	Outlasted    int            // holds whose key stayed for the rest of their least time
-	Detached     int            // holds that were detached
-	Adopted      int            // and adopted
-	Refused      int            // Adopts without a hold
-	Displaced    int            // times that an Adopt got in beside a hold from before a set-back
 }
 
 func (all tally) of(s scenario) *score {
@@ -121,9 +117,6 @@ func (sum *score) add(s *score) {
 	sum.Told += s.Told
 	sum.Asked += s.Asked
 	sum.Outlasted += s.Outlasted
-	sum.Detached, sum.Adopted, sum.Refused = sum.Detached+s.Detached, sum.Adopted+s.Adopted,
-		sum.Refused+s.Refused
-	sum.Displaced += s.Displaced
 }
 
 // String sums everything up in one line.
@@ -166,9 +159,8 @@ func TestSimulation(t *testing.T) {
 
 // TestSimulationOfTheFamily runs random schedules in which contenders of all kinds ask for
 // the same names: mutexes, writers, readers, permits, several names at once, and leaders.
-// An operator recalls some of them. Some holds have a least time, and some are detached and
-// adopted. In some worlds a process beside them uses etcd's concurrency.Mutex. The judge knows for
-// each kind what it may hold beside.
+// An operator recalls some of them. Some holds have a least time. In some worlds a process beside
+// them uses etcd's concurrency.Mutex. The judge knows for each kind what it may hold beside.
 func TestSimulationOfTheFamily(t *testing.T) {
 	if *stride > 0 {
 		runShare(t, Ours, family)
@@ -183,10 +175,9 @@ func TestSimulationOfTheFamily(t *testing.T) {
 	}
 	t.Logf("holds: %v, %d of them beside others, %d of several names, %d terms of leaders, "+
 		"%d ended by a recall, %d unlocked because of one, %d asked by a wait; %d infos were set; "+
-		"%d with a key that stayed for a least time, %d detached, %d adopted (%d Adopts got none), "+
-		"%d times beside a hold from before a set-back",
+		"%d with a key that stayed for a least time",
 		all.Modes, all.Beside, all.Several, all.Terms, all.Recalls, all.Heeded, all.Asked, all.Told,
-		all.Outlasted, all.Detached, all.Adopted, all.Refused, all.Displaced)
+		all.Outlasted)
 	if t.Failed() || *atMost > 0 {
 		return
 	}
@@ -201,9 +192,6 @@ func TestSimulationOfTheFamily(t *testing.T) {
 	require.NotZero(t, all.Told)
 	require.NotZero(t, all.Asked)
 	require.NotZero(t, all.Outlasted)
-	require.NotZero(t, all.Detached)
-	require.NotZero(t, all.Adopted)
-	require.NotZero(t, all.Refused)
 	save(t, Ours, family, sum)
 }
 
@@ -252,9 +240,6 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	s.Told += w.judge.told
 	s.Asked += w.judge.wrote
 	s.Outlasted += w.judge.outlasted
-	s.Detached, s.Adopted, s.Refused = s.Detached+w.judge.detached, s.Adopted+w.judge.adopted,
-		s.Refused+w.judge.refusals
-	s.Displaced += w.judge.displaced
 	for mode, n := range w.judge.modes {
 		s.Modes[mode] += n
 	}
@@ -418,7 +403,7 @@ func figures(s *score) string {
 		{"beside others", s.Beside}, {"of several names", s.Several}, {"of leaders", s.Terms},
 		{"ended by a recall", s.Recalls}, {"unlocked because of one", s.Heeded},
 		{"infos set", s.Told},
-		{"outlasted by their keys", s.Outlasted}, {"detached", s.Detached}, {"adopted", s.Adopted},
+		{"outlasted by their keys", s.Outlasted},
 	} {
 		if some.n > 0 {
 			parts = append(parts, fmt.Sprintf("%s: %d", some.of, some.n))

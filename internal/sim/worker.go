@@ -21,7 +21,6 @@ type worker struct {
 	most    time.Duration          // the longest grace of its Session's holds, if they are recalled
 	locks   map[string][]contender // by name
 	whole   *etcdlock.Session      // in the family's story: its Session, of this library
-	apart   bool                   // its local line is its own, as that of an adopted hold is
 	brief   bool                   // its Session is its own, and is closed after the hold
 }
 
@@ -29,9 +28,6 @@ func (w *worker) String() string { return fmt.Sprintf("%s.%d.%d", w.p.name, w.se
 
 // line names the local line of a lock in which the worker waits.
 func (w *worker) line(name string) string {
-	if w.apart {
-		return fmt.Sprint(w, " ", name)
-	}
 	return fmt.Sprintf("%s.%d %s", w.p.name, w.session, name)
 }
 
@@ -136,7 +132,22 @@ func (w *worker) once(name string, wait time.Duration) {
 	}
 	b := judge.enters(w, name, h, c)
 	w.holds(b)
-	w.gives(b)
+
+	ctx, cancel, bound := w.unlockContext()
+	defer cancel()
+	began = time.Now()
+	certain := w.leaves(b)
+	err = h.unlock(ctx)
+	judge.took(w, "unlock "+name, began, bound)
+	certain.judge(err)
+}
+
+// least draws a least time for a hold, 0 for most of them.
+func (w *worker) least() time.Duration {
+	if w.p.w.keeping == 0 || w.rand.IntN(10) >= w.p.w.keeping {
+		return 0
+	}
+	return 200*time.Millisecond + time.Duration(w.rand.Int64N(int64(2800*time.Millisecond)))
 }
 
 // together takes several names at once, in any order.
@@ -179,7 +190,7 @@ func (w *worker) together(wait time.Duration) {
 	began = time.Now()
 	var certain []leaving
 	for _, b := range held {
-		certain = append(certain, w.leaves(b, 0))
+		certain = append(certain, w.leaves(b))
 	}
 	err = h.unlock(ctx)
 	judge.took(w, fmt.Sprint("unlock ", names), began, bound)
@@ -215,7 +226,7 @@ func (w *worker) leads(name string, wait time.Duration) {
 		judge.leads()
 		w.holds(b)
 		mu.Lock()
-		terms[token] = w.leaves(b, 0)
+		terms[token] = w.leaves(b)
 		mu.Unlock()
 		bound = max(wait, time.Since(began)+w.p.w.ttl)
 		c = judge.asksAgain(w, name, ctx)
@@ -243,7 +254,7 @@ func (w *worker) does(waiting *patience, name string, lock contender, c *call) {
 		b = judge.enters(w, name, h, c)
 		w.holds(b)
 		left, ended = time.Now(), waiting.Err() != nil
-		certain = w.leaves(b, 0)
+		certain = w.leaves(b)
 	})
 	if !called {
 		waiting.returned()
@@ -319,10 +330,10 @@ type leaving struct {
 	deadline time.Time // until when the hold was certain
 }
 
-// leaves gives a belief up, to unlock it, or to detach it for keep if that is not 0.
-func (w *worker) leaves(b *belief, keep time.Duration) leaving {
+// leaves gives a belief up, to unlock it.
+func (w *worker) leaves(b *belief) leaving {
 	l := leaving{w: w, b: b, deadline: b.hold.deadline()}
-	l.whole = w.p.w.judge.leaves(b, keep)
+	l.whole = w.p.w.judge.leaves(b)
 	return l
 }
 
@@ -367,7 +378,7 @@ func (w *worker) getsIn(name string, lock contender) {
 	}
 	b := world.judge.enters(w, name, h, c)
 	time.Sleep(time.Millisecond)
-	certain := w.leaves(b, 0)
+	certain := w.leaves(b)
 	unlocking, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	certain.judge(h.unlock(unlocking))

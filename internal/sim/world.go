@@ -43,7 +43,6 @@ type world struct {
 	permits  int      // likewise, how many want permits
 	limit    int      // the number of permits, 0 if nobody wants any; some processes count on one less
 	keeping  int      // likewise, how many of ten holds of a Mutex have a least time
-	parting  int      // likewise, how many end by a Detach
 	each     int      // goroutines of each Session
 	ttl      time.Duration
 	crowd    int  // Sessions of each process, if more stand in a line than a view is for
@@ -60,7 +59,6 @@ type world struct {
 	mu        sync.Mutex // never held across a wait
 	processes []*process // those that died, too
 	alive     []*process // by slot
-	adopters  int        // how many there were
 	faults    int        // that have not ended
 	calmSince time.Time  // since when there have been no faults
 }
@@ -130,7 +128,7 @@ func newFamily(seed uint64) *world {
 		w.judge.asking, w.judge.grace = true, time.Duration(r.Int64N(int64(time.Second)))
 	}
 	if r := generator(seed, "outlasting"); !w.rush {
-		w.keeping, w.parting = []int{0, 0, 0, 3, 5, 8}[r.IntN(6)], []int{0, 0, 0, 3, 5, 8}[r.IntN(6)]
+		w.keeping = []int{0, 0, 3, 3, 5, 8}[r.IntN(6)]
 		if w.outlasts() && r.IntN(2) == 0 {
 			w.reading, w.permits = w.reading/3, w.permits/3
 		}
@@ -140,7 +138,7 @@ func newFamily(seed uint64) *world {
 }
 
 // outlasts reports whether keys outlast their holds.
-func (w *world) outlasts() bool { return w.keeping+w.parting > 0 }
+func (w *world) outlasts() bool { return w.keeping > 0 }
 
 // newWorld draws the world of a seed. Call it inside the bubble in which the world runs.
 func newWorld(seed uint64, side Side) *world {

@@ -24,7 +24,6 @@ func TestWhatIsSeenOfAKey(t *testing.T) {
 	noLease := func(o ticket.Observation) ticket.Observation { o.LeaseGone = true; return o }
 	unproven := func(o ticket.Observation) ticket.Observation { o.Unproven = true; return o }
 	asks := func(o ticket.Observation) ticket.Observation { o.AskFirst = true; return o }
-	behind := func(o ticket.Observation) ticket.Observation { o.Behind = true; return o }
 	another := deleted(20)
 	another.Key = line.Prefix(name) + nextID
 	for _, row := range []struct {
@@ -49,9 +48,6 @@ func TestWhatIsSeenOfAKey(t *testing.T) {
 		{"a read finds a later key of its name", read(9, mine), ticket.Replaced, ticket.Deleted},
 		{"a read finds an earlier key, after a set-back", read(3, mine), ticket.Replaced, ticket.Deleted},
 		{"a read does not find it, nor does etcd know its lease", noLease(read(0, 0)), ticket.Missing, ticket.LeaseRevoked},
-		{"a read finds it behind one that may be held", behind(read(7, mine)), ticket.Behind, ticket.Displaced},
-		{"a read finds it put over, behind one that may be held", behind(read(7, others)), ticket.PutOver, ticket.Overwritten},
-		{"a read does not find it, behind one that may be held", behind(read(0, 0)), ticket.Missing, ticket.Deleted},
 		{"a read finds it without the lease that etcd does not know", noLease(read(7, 0)), ticket.PutOver, ticket.Overwritten},
 
 		{"a view has it", view(9, 7, mine), ticket.Same, ticket.Untold},

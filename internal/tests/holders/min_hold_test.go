@@ -2,6 +2,7 @@ package holders
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -256,4 +257,29 @@ func TestWhoHasNoUseForALeastTime(t *testing.T) {
 		require.NoError(t, h.Unlock(ctx))
 		require.Len(t, etcd.Keys("m/"), 1)
 	})
+}
+
+// A name may have any text, and stay taken for as long as etcd can keep a lease.
+func TestAnyNameStaysTakenForAnyTime(t *testing.T) {
+	for _, name := range []string{"a:b", "a/b c:é/7:x", " ",
+		"7:n/9b1c1c62-98ea-4a0c-a4b2-0d1f6ef4e1b2", "x//y", "\x01"} {
+		t.Run(fmt.Sprintf("%q", name), func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				ctx := context.Background()
+				a := tests.SessionOf(t, etcd, "a")
+				h, err := a.Lock(ctx, name, etcdlock.WithMinHold(9_000_000_000*time.Second))
+				require.NoError(t, err)
+				require.NoError(t, h.Unlock(ctx))
+				cs, err := etcdlock.Contenders(ctx, etcd.Client("x"), name)
+				require.NoError(t, err)
+				require.Len(t, cs, 1)
+				require.Greater(t, cs[0].Until.Year(), 2200)
+				require.NoError(t, etcdlock.Break(ctx, etcd.Client("x"), cs[0]))
+				etcd.RevokeLease(cs[0].Lease) // it would last for longer than the test
+				h, err = a.TryLock(ctx, name)
+				require.NoError(t, err)
+				require.NoError(t, h.Unlock(ctx))
+			})
+		})
+	}
 }

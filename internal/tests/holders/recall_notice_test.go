@@ -401,21 +401,19 @@ func TestALateCopyOfARecallDoesNothing(t *testing.T) {
 			require.NoError(t, mu.Unlock(context.Background()))
 		})
 	})
-	// After the set-back the same revision puts another value: the key is adopted again.
+	// After the set-back the same revision puts another value.
 	t.Run("etcd was set back", func(t *testing.T) {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-			d, err := lockNamed(t, tests.SessionOf(t, etcd, "a")).Detach(t.Context(), time.Hour)
-			require.NoError(t, err)
+			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", tests.Listens)
+			hold := tests.LockWithin(t, mu, time.Second)
 			restore := etcd.Save()
-			adopts := func(process string) (*etcdlock.Hold, *mvccpb.KeyValue) {
-				h, err := tests.SessionOf(t, etcd, process).Adopt(t.Context(), d,
-					tests.Listens, etcdlock.WithInfo(process))
+			puts := func(info string) *mvccpb.KeyValue {
+				require.NoError(t, mu.SetInfo(t.Context(), info))
+				resp, err := etcd.Client("operator").Get(t.Context(), mu.Key())
 				require.NoError(t, err)
-				resp, err := etcd.Client("operator").Get(t.Context(), h.Key())
-				require.NoError(t, err)
-				return h, resp.Kvs[0]
+				return resp.Kvs[0]
 			}
-			_, before := adopts("b")
+			before := puts("b")
 			etcd.Intercept(onlyProcess("first", fake.Txn, fake.Effect{Delay: time.Minute}))
 			recalled, place := make(chan error, 1), tests.PlaceOf(t, etcd, "n", 0)
 			go func() {
@@ -424,14 +422,14 @@ func TestALateCopyOfARecallDoesNothing(t *testing.T) {
 			}()
 			synctest.Wait()
 			restore(1)
-			h, now := adopts("c")
-			require.Equal(t, before.ModRevision, now.ModRevision)
+			require.Equal(t, before.ModRevision, puts("c").ModRevision)
 			require.NoError(t, <-recalled)
-			resp, err := etcd.Client("operator").Get(t.Context(), h.Key())
+			resp, err := etcd.Client("operator").Get(t.Context(), mu.Key())
 			require.NoError(t, err)
 			require.Contains(t, string(resp.Kvs[0].Value), `"recall"`)
 			require.Contains(t, string(resp.Kvs[0].Value), `"info":"c"`)
-			require.NoError(t, h.Unlock(t.Context()))
+			require.NoError(t, hold.Err())
+			require.NoError(t, mu.Unlock(t.Context()))
 		})
 	})
 	t.Run("the client has repeated it", func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -400,5 +401,24 @@ func TestEndpointsOfTwoClustersCostLittle(t *testing.T) {
 		sent := len(etcd.Calls("")) - before
 		t.Logf("%d requests in a minute", sent)
 		require.Less(t, sent, 15*60)
+	})
+}
+
+// A key that came back ends no hold behind it: its Session removes it.
+func TestAHoldBehindAKeyThatASetBackRevivedGoesOn(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		before := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "w"), "n")
+		tests.LockWithin(t, before, time.Second)
+		locked := tests.LockLater(mu)
+		synctest.Wait()
+		restore := etcd.Save()
+		require.NoError(t, before.Unlock(context.Background()))
+		require.NoError(t, tests.SoonOr(t, locked, "it does not get in"))
+		restore(2)
+		time.Sleep(10 * tests.TTL)
+		tests.RequireWhole(t, mu)
+		require.Len(t, etcd.Keys("n/"), 1)
+		require.NoError(t, mu.Unlock(context.Background()))
 	})
 }

@@ -316,32 +316,6 @@ func TestAnEventOfAnEarlierUseOfTheNameEndsNoHold(t *testing.T) {
 	})
 }
 
-// A member that is behind also delivers what was done to a key before it was adopted: it was on the
-// lease on which it waited.
-func TestAnEventFromBeforeAnAdoptionEndsNoHold(t *testing.T) {
-	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		ctx := context.Background()
-		a := sessionsOf(t, etcd.Client("a"), 1)[0]
-		h, err := a.Lock(ctx, "n")
-		require.NoError(t, err)
-		key, token := h.Key(), h.Token()
-		d, err := h.Detach(ctx, time.Minute)
-		require.NoError(t, err)
-		waited := etcd.Leases()[1]
-		client := etcd.Client("b")
-		late := &replaying{Watcher: client.Watcher}
-		client.Watcher = late
-		late.history = []*clientv3.Event{
-			putOf(key, token, token, int64(a.Lease())), putOf(key, token, token+1, int64(waited)),
-		}
-		h, err = sessionsOf(t, client, 1)[0].Adopt(ctx, d)
-		require.NoError(t, err)
-		time.Sleep(tests.WatchedBy)
-		tests.RequireHolds(t, h)
-		require.NoError(t, h.Unlock(ctx))
-	})
-}
-
 func putOf(key string, create, at, lease int64) *clientv3.Event {
 	return &clientv3.Event{Kv: &mvccpb.KeyValue{
 		Key: []byte(key), CreateRevision: create, ModRevision: at, Lease: lease,

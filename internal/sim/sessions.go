@@ -1,0 +1,58 @@
+package sim
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/side"
+)
+
+// briefly takes a name once, in a new Session that is closed as soon as the hold has ended.
+func (w *worker) briefly(name string, wait time.Duration) {
+	brief := &worker{p: w.p, number: w.number, rand: w.rand}
+	brief.opens()
+	defer brief.closes()
+	mu, err := brief.whole.Mutex(name)
+	if err != nil {
+		panic(err)
+	}
+	brief.locks = map[string][]contender{name: {exclusive{mu: side.OurMutex{Mutex: mu}}}}
+	brief.once(name, wait)
+}
+
+// opens opens a Session for the worker.
+func (w *worker) opens() {
+	number, s := w.p.opens(w.rand)
+	w.session, w.most, w.whole, w.brief = number, s.most, side.OurSession(s.Session), true
+}
+
+// closes closes the worker's Session. Under faults that may fail: it is closed again in the end.
+func (w *worker) closes() {
+	if !w.p.goesOn() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), w.upTo(2*w.p.w.ttl))
+	defer cancel()
+	w.p.w.judge.note("%s closes its Session", w)
+	_ = w.whole.Close(ctx)
+}
+
+// A session is a Session of a process.
+type session struct {
+	side.Session
+	most time.Duration // the longest grace of its holds, if they are recalled
+}
+
+// opens opens another Session of the process, and returns its number.
+func (p *process) opens(r *rand.Rand) (number int, s session) {
+	opts, most := p.w.sharing(r)
+	opened, err := p.side.open(p.client, p.w.ttl, opts)
+	if err != nil {
+		panic(err)
+	}
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	p.sessions = append(p.sessions, session{opened, most})
+	return len(p.sessions) - 1, p.sessions[len(p.sessions)-1]
+}
