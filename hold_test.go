@@ -14,7 +14,6 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/lease/trust"
-	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/record"
 )
 
@@ -47,7 +46,7 @@ func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 				require.NoError(t, m.Lock(t.Context()))
 				ctx := m.Context(t.Context())
 				m.s.mu.Lock()
-				l := m.hold.place.Lease
+				l := m.hold.Load().place.Lease
 				trustUntil(m, l, time.Now())
 				m.s.mu.Unlock()
 				require.True(t, truth(m, ctx))
@@ -64,7 +63,7 @@ func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, m.Lock(t.Context()))
 		key := m.Key()
-		l := m.hold.place.Lease
+		l := m.hold.Load().place.Lease
 		require.NoError(t, m.Unlock(t.Context()))
 		m.s.mu.Lock()
 		trustUntil(m, l, time.Now())
@@ -85,7 +84,7 @@ func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 		defer m.Close(context.Background())
 		require.NoError(t, m.Lock(t.Context()))
 		token := m.Token()
-		l := m.hold.place.Lease
+		l := m.hold.Load().place.Lease
 		require.NoError(t, m.Unlock(t.Context()))
 		m.s.mu.Lock()
 		lingers := m.s.lines["x"].queue.Lingering() != nil
@@ -146,7 +145,7 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 			ctx := m.Context(t.Context())
 			until := fake.MoveMonotonic(time.Now().Add(row.wall), row.monotonic-row.wall)
 			m.s.mu.Lock()
-			trustUntil(m, m.hold.place.Lease, until)
+			trustUntil(m, m.hold.Load().place.Lease, until)
 			m.s.mu.Unlock()
 			if row.reason == nil {
 				require.NoError(t, ctx.Err())
@@ -154,7 +153,7 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 				require.ErrorIs(t, ctx.Err(), context.Canceled)
 				require.ErrorIs(t, context.Cause(ctx), row.reason)
 			}
-			require.Equal(t, row.reason == nil, before(time.Now(), until), "as the longest hold sees it")
+			require.Equal(t, row.reason == nil, lease.Before(time.Now(), until), "as the longest hold sees it")
 			require.NoError(t, m.Close(t.Context()))
 		})
 	}
@@ -216,9 +215,7 @@ func TestAHoldKeepsNoMoreContextsThanItHasParents(t *testing.T) {
 				m := heldMutex(t)
 				kept := func() int {
 					synctest.Wait()
-					m.s.mu.Lock()
-					defer m.s.mu.Unlock()
-					return len(m.hold.contexts)
+					return m.hold.Load().life.Contexts()
 				}
 				for range 1000 {
 					row.ask(t, m)
@@ -275,8 +272,12 @@ func TestAHoldGoesOnlyForward(t *testing.T) {
 	states := []holdState{holdWhole, holdRecalled, holdEnded, holdGone}
 	for _, from := range states {
 		for _, to := range states {
-			p := &place{Place: queue.Place{Refs: 1}}
-			h := &hold{m: &lockHandle{name: "x"}, place: p, state: from}
+			p := heldMutex(t).hold.Load().place
+			p.Refs = 1
+			h := &hold{m: p.m, place: p, state: from}
+			h.alone[0] = h
+			h.all, h.life = h.alone[:], &h.own
+			h.own.Begin(p.Lease, h, time.Time{}, nil)
 			goes := func() { h.becomesLocked(to, ErrUnlocked) }
 			if to <= from {
 				require.PanicsWithValue(t, fmt.Sprintf(`etcdlock: hold of "x": %v becomes %v`, from, to), goes)
@@ -284,7 +285,6 @@ func TestAHoldGoesOnlyForward(t *testing.T) {
 			}
 			goes()
 			require.Equal(t, to, h.state)
-			require.Equal(t, from == holdWhole, h.cause != nil, "%v", to)
 			require.Equal(t, to == holdGone, p.Refs == 0, "%v", to)
 		}
 	}

@@ -119,7 +119,7 @@ func (n *localLine) inWayLocked(w *turn.Waiter[*claim]) (ahead int, inEtcd line.
 // these have lost theirs, so have mostly all.
 func (n *localLine) firstLocked() *claim {
 	looked := 0
-	for c := range n.queue.Beside() {
+	for c := range n.queue.Having() {
 		if !c.lostLocked() {
 			return c
 		}

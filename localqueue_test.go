@@ -120,7 +120,7 @@ func TestWhoGoesAwayKnowsItsPlace(t *testing.T) {
 func TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder(t *testing.T) {
 	m := heldMutex(t)
 	m.s.mu.Lock()
-	m.hold.most = time.Now()
+	m.hold.Load().most = time.Now()
 	m.s.mu.Unlock()
 	err := m.TryLock(t.Context())
 	require.ErrorIs(t, err, ErrLocked)
@@ -146,7 +146,7 @@ func (all settlesAll) SettleLocked() {
 		}
 		c, p := first.Value, n.queue.Owner().place
 		held := p != nil && p.Ticket.State() == ticket.Held
-		switch admission := n.admissionLocked(c.Kind, first.Early()); {
+		switch admission := n.admissionLocked(c.Kind, n.queue.Early(first)); {
 		case all.last != nil: // to ask has ended a lease, by the clock
 		case admission == undecided && held && !n.WatchedLocked():
 			all.t.Error("no view tells whether a waiter may join")
@@ -167,7 +167,7 @@ func requireRefused(t *testing.T, s *Session) {
 	for _, n := range s.lines {
 		first := n.queue.First()
 		if first == nil || n.queue.State() != turn.Taken || first.Value.exclusive() ||
-			n.admissionLocked(first.Value.Kind, first.Early()) != mustQueue {
+			n.admissionLocked(first.Value.Kind, n.queue.Early(first)) != mustQueue {
 			continue
 		}
 		for c := range n.queue.All() {

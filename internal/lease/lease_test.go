@@ -23,12 +23,11 @@ type none struct{}
 func (*none) UseLocked() Use                        { return Use{Users: 1} }
 func (*none) MarkLocked()                           {}
 func (*none) GiveWayLocked()                        {}
-func (*none) EndedLocked(error)                     {}
+func (*none) EndedLocked()                          {}
 func (*none) KeyLocked() string                     { return "" }
 func (*none) Tick(time.Time) bool                   { return false }
 func (*none) SuspectLocked()                        {}
 func (*none) Audit(context.Context, time.Time) bool { return true }
-func (*none) BeforeRevoke()                         {}
 func (*none) RemoveRest(time.Time) error            { return nil }
 func (*none) RevokedLocked(error)                   {}
 

@@ -67,6 +67,14 @@ func (l *List[T]) First() (of T, ok bool) {
 	return l.first.of, true
 }
 
+// Last is what the last node stands for. ok is false if there is none.
+func (l *List[T]) Last() (of T, ok bool) {
+	if l.Len() == 0 {
+		return of, false
+	}
+	return l.last.of, true
+}
+
 // All yields what the nodes stand for, in order. The one that was just yielded may be removed.
 func (l *List[T]) All() iter.Seq[T] {
 	return func(yield func(T) bool) {

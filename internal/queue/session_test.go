@@ -112,8 +112,7 @@ func (s *session) SharesLocked() bool { return false }
 func (s *session) MarkLocked()        {}
 func (s *session) RefuseLocked()      {}
 
-func (s *session) LostLocked()            {}
-func (s *session) LeaseEndedLocked(error) {}
+func (s *session) EndsLocked()            {}
 func (s *session) RecalledLocked()        {}
 func (s *session) MeetsLocked(line.Ahead) {}
 func (s *session) EndContexts()           {}

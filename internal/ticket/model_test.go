@@ -508,7 +508,7 @@ func copyQueue(
 	having := slices.Collect(old.Having())
 	switch {
 	case owner != none && olds[owner].Steps:
-		for _, claim := range slices.Backward(having) {
+		for _, claim := range having {
 			if !q.Enter(waiters[claim]) {
 				q.Admit()
 			}
@@ -531,7 +531,7 @@ func copyQueue(
 			}
 		}
 	}
-	for _, claim := range slices.Backward(having) {
+	for _, claim := range having {
 		if claim != owner && waiters[claim].Shares {
 			q.Enter(waiters[claim])
 			q.Admit()
@@ -545,15 +545,19 @@ func copyQueue(
 		q.Enter(chosen)
 		q.Choose()
 	}
-	gathered := false
-	for _, claim := range waiting {
-		if !gathered && !olds[claim].Early() {
+	early := 0 // of those that wait, up to the last one that is early
+	for i, claim := range waiting {
+		if old.Early(olds[claim]) {
+			early = i + 1
+		}
+	}
+	for i, claim := range waiting {
+		if i == early {
 			gather(q)
-			gathered = true
 		}
 		q.Enter(waiters[claim])
 	}
-	if !gathered {
+	if early == len(waiting) {
 		gather(q)
 	}
 	if next == none && chosen.Standing() == turn.Next {
@@ -566,7 +570,7 @@ func copyQueue(
 			other.Pass()
 		}
 		if w != nil && waiters[i].Standing() != w.Standing() || q.State() != old.State() ||
-			w != nil && w.Standing() == turn.Waiting && waiters[i].Early() != w.Early() {
+			w != nil && w.Standing() == turn.Waiting && q.Early(waiters[i]) != old.Early(w) {
 			panic("the copy of the queue is another one")
 		}
 	}
@@ -666,7 +670,7 @@ func (w *world) append(b []byte) []byte {
 		}
 		for _, waiter := range s.waiters {
 			if waiter != nil {
-				early := waiter.Standing() == turn.Waiting && waiter.Early()
+				early := s.queue.Early(waiter)
 				b = append(b, byte(waiter.Standing()), bits(early))
 			}
 		}

@@ -1024,7 +1024,7 @@ func (w *world) begin(claim int) {
 	s := &w.sessions[w.home(claim)]
 	s.queue.Hold(s.waiters[claim])
 	for f := s.queue.First(); e.ticket.Kind == line.Read && f != nil &&
-		f.Early(); f = s.queue.First() {
+		s.queue.Early(f); f = s.queue.First() {
 		w.join(s)
 	}
 	w.admit(s)
@@ -1137,7 +1137,7 @@ func (w *world) give(claim int) {
 		w.retire(w.home(claim), w.leaseOf(e))
 	}
 	next := s.queue.First()
-	if e := w.entries[i]; next != nil && next.Early() && e.ticket.State() == ticket.InLine &&
+	if e := w.entries[i]; next != nil && s.queue.Early(next) && e.ticket.State() == ticket.InLine &&
 		!w.leaseOf(e).ended &&
 		w.kind(next.Value) == line.Read && e.ticket.Kind == line.Read { // handDown
 		w.leaves(claim)

@@ -146,7 +146,9 @@ func (q *Queue[W, K]) First() *Waiter[W] {
 
 // Early reports whether w, the first waiter, may share the owner's key even if other contenders have
 // come to etcd's line since: w came before the put of that key.
-func (q *Queue[W, K]) Early(w *Waiter[W]) bool { return w.Shares && w.number <= q.gathered }
+func (q *Queue[W, K]) Early(w *Waiter[W]) bool {
+	return w.standing == Waiting && w.Shares && w.number <= q.gathered
+}
 
 // AllShare reports whether all waiters share.
 func (q *Queue[W, K]) AllShare() bool { return q.alone == 0 }
@@ -157,14 +159,23 @@ func (q *Queue[W, K]) AllStep() bool { return q.unlike == 0 }
 // Sharing is how many have the turn beside its owner.
 func (q *Queue[W, K]) Sharing() int { return q.beside.Len() }
 
-// Beside yields the waiters that have the turn beside its owner, in the order in which they got that
-// standing.
-func (q *Queue[W, K]) Beside() iter.Seq[W] {
+// Having yields the waiters that have the turn: the ones beside its owner, in the order in which
+// they got that standing, and the owner.
+func (q *Queue[W, K]) Having() iter.Seq[W] { return q.and(&q.beside) }
+
+// All yields the waiters in order, and the owner. It leaves out the waiters beside the owner.
+func (q *Queue[W, K]) All() iter.Seq[W] { return q.and(&q.waiters) }
+
+// and yields some, and the owner.
+func (q *Queue[W, K]) and(some *list.List[*Waiter[W]]) iter.Seq[W] {
 	return func(yield func(W) bool) {
-		for w := range q.beside.All() {
+		for w := range some.All() {
 			if !yield(w.Value) {
 				return
 			}
+		}
+		if q.owner != nil {
+			yield(q.owner.Value)
 		}
 	}
 }
@@ -263,7 +274,7 @@ func (q *Queue[W, K]) Admit() W {
 func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
 	q.must("Part", Taken, Passing)
 	w.must("Part", Owner, Holder, Beside)
-	heir, some := q.beside.First()
+	heir, some := q.beside.Last()
 	if !some {
 		return false
 	}
@@ -386,6 +397,9 @@ func (q *Queue[W, K]) Yield() K {
 func (q *Queue[W, K]) give(w *Waiter[W]) {
 	w.standing = Owner
 	q.state, q.owner = Taken, w
+	if !w.Shares {
+		q.gathered = 0
+	}
 }
 
 // release leaves the turn without an owner.

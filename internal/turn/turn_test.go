@@ -79,12 +79,14 @@ func (d *desk) do(step string) string {
 		return fmt.Sprint(d.Part(d.there(arg)))
 	case "early":
 		var early []string
-		for w := d.First(); w != nil && w.Early(); w = d.waiters[after(d, w.Value)] {
+		for w := d.First(); w != nil && d.Early(w); w = d.waiters[after(d, w.Value)] {
 			early = append(early, w.Value)
 		}
 		return strings.Join(early, " ")
 	case "have":
-		return strings.Join(slices.Collect(d.Having()), " ")
+		have := slices.Collect(d.Having())
+		slices.Reverse(have)
+		return strings.Join(have, " ")
 	case "allshare":
 		return fmt.Sprint(d.AllShare())
 	case "allstep":
@@ -280,6 +282,9 @@ func TestTurns(t *testing.T) {
 		{"those right behind come before the put",
 			"enter r=has, enter r2=waits, enter r3=waits, enter a=waits, enter r4=waits, gather=, " +
 				"enter r5=waits, early=r2 r3", "taken r2 r3 a r4 r5 r"},
+		{"and so do those behind one that does not share, once that has left",
+			"enter r=has, enter a=waits, enter r2=waits, gather=, enter r3=waits, early=, " +
+				"leave a=waiting, early=r2", "taken r2 r3 r"},
 		{"nobody does behind one that does not share",
 			"enter a=has, enter r2=waits, gather=, early=", "taken r2 a"},
 		{"those behind the one that is chosen do",
@@ -583,13 +588,15 @@ func (m *model) do(step string) string {
 		if m.next != "" {
 			holder, behind = m.next, behind[1:]
 		}
-		for i := 0; shares(holder) && i < len(behind) && shares(behind[i]); i++ {
-			m.early = append(m.early, behind[i])
+		m.early = nil
+		if shares(holder) {
+			m.early = slices.Clone(behind)
 		}
 		return ""
 	case "early":
 		var early []string
-		for i := 0; i < len(m.waiting) && slices.Contains(m.early, m.waiting[i]); i++ {
+		for i := 0; i < len(m.waiting) && shares(m.waiting[i]) && m.waiting[i] != m.next &&
+			slices.Contains(m.early, m.waiting[i]); i++ {
 			early = append(early, m.waiting[i])
 		}
 		return strings.Join(early, " ")
@@ -621,6 +628,7 @@ func (m *model) do(step string) string {
 		return named(m.next)
 	case "pass":
 		m.owner, m.holds, m.passing, m.next = first(), false, false, ""
+		m.early = slices.DeleteFunc(m.early, func(string) bool { return !shares(m.owner) })
 		newKey()
 		return named(m.owner)
 	case "handoff":
@@ -629,6 +637,7 @@ func (m *model) do(step string) string {
 		}
 		m.handOffs++
 		m.owner, m.holds = first(), false
+		m.early = slices.DeleteFunc(m.early, func(string) bool { return !shares(m.owner) })
 		return m.owner
 	case "linger":
 		m.owner, m.kept, m.handOffs = "", m.key, 0
