@@ -105,6 +105,7 @@ func (l *Lease) keep(granted time.Time) {
 			}
 		case r := <-k.results:
 			k.answered(r)
+			due = true
 		case known := <-k.audited:
 			k.auditing = false
 			if !known && k.unanswered == 0 {
