@@ -1957,55 +1957,6 @@ var mutants = []mutant{
 	// ---- waits that ask
 
 	{
-		name: "a wait asks the contenders before it, and not those that hold",
-		why:  "All of them are in its way. But one that waits cannot give way, and a hold that begins with a request has less than its grace.",
-		edits: []edit{{"internal/queue/place.go", `		return ahead.Last.Holding()
-`, `		return ahead.Last
-`}, {"recall.go", `line.Of(m.name, kvs).Before(own).Holding()`, `line.Of(m.name, kvs).Before(own)`}},
-		killers: []killer{inArea("holders", "TestAWaiterIsNotAskedBeforeItHolds"),
-			inArea("holders", "TestAWriterAsksAllReaders"), ofFamily(300)},
-	},
-	{
-		name: "a reader asks the first one for which it waits",
-		why:  "That one is the first of all for which it waits. But other readers may hold before it, and then it waits, too.",
-		edits: []edit{{"internal/queue/place.go", `	case ahead.Whole && p.Ticket.Kind != line.Read:
-		return ahead`, `	case ahead.Whole:
-		return ahead`}},
-		killers: []killer{inArea("holders", "TestAReaderAsksTheHolderAndNoWaiter")},
-	},
-	{
-		name: "a wait in a long line watches the key before its own alone",
-		why:  "It needs no other watch for its turn. But that key does not change when its hold begins, and so no holder of a long line is asked but the first.",
-		edits: []edit{{"internal/queue/wait.go", `	if n := len(ahead.Last); c.Asks && n > 1`,
-			`	if n := len(ahead.Last); c.Asks && n < 0`}},
-		killers: []killer{inArea("holders", "TestEachHolderOfALineIsAsked"),
-			inContract("TestManyWaitsAskEachHolderOnce")},
-	},
-	{
-		name: "a wait in a long line goes on once the last but one has gone",
-		why:  "The key before its own is there, and watched. But others may stand before that, and it is not told when they go.",
-		edits: []edit{{"internal/queue/wait.go", `			return ahead.Whole && len(ahead.Last) == 1 && ahead.Last[0].Rev == before.Rev
-`, `			return len(ahead.Last) > 0 && ahead.Last[len(ahead.Last)-1].Rev == before.Rev
-`}},
-		killers: []killer{inArea("holders", "TestAWaiterIsNotAskedBeforeItHolds")},
-	},
-	{
-		name: "a check does not show that the last but one has gone",
-		why:  "It shows whether the key before stands in line. But the event that shows that its hold has begun may have been lost.",
-		edits: []edit{{"internal/queue/look.go", `	if second := c.watchesSecond(p, ahead); second.Rev != 0 {
-`, `	if second := c.watchesSecond(p, ahead); second.Rev < 0 {
-`}},
-		killers: []killer{inArea("holders", "TestAHolderIsAskedThoughTheEventIsLost")},
-	},
-	{
-		name: "a wait that asks knows one key of a crowd",
-		why:  "It is the one behind which it stands. But it has to learn when the one before that goes.",
-		edits: []edit{{"acquire.go", `			if a[0].Asks {
-`, `			if a[0].Asks && false {
-`}},
-		killers: []killer{inArea("holders", "TestEachHolderOfACrowdIsAsked")},
-	},
-	{
 		name: "what a check reads of the holder marks no line",
 		why:  "No claim gets in by it. But a wait that has read only keys learns by it who holds.",
 		edits: []edit{{"internal/queue/look.go", `	p.Ahead = p.Ticket.WhoHolds(p.Ahead, read.Ranges[0])
@@ -2022,50 +1973,6 @@ var mutants = []mutant{
 `, `	p.Ahead = p.Ahead.Without(gone)
 `}},
 		killers: []killer{inArea("holders", "TestAPermitInALongLineAsksWhoComesToHold")},
-	},
-	{
-		name:    "a read that is about to join asks",
-		why:     "It waits, and another read holds. But it may join that hold, and has it ended.",
-		edits:   []edit{{"recall.go", `		if !comes && (asker == nil`, `		if (asker == nil`}},
-		killers: []killer{inArea("holders", "TestAReadThatJoinsAsksNobody")},
-	},
-	{
-		name: "what was read of a holder does not tell whether to ask it",
-		why:  "The read before the request tells. But then each wait costs a read, whether the holder listens or not.",
-		edits: []edit{{"recall.go", `	if e.Bare() { // perhaps only its key was read
-`, `	if !e.Bare() || e.Bare() {
-`}},
-		killers: []killer{inArea("holders", "TestAWaitLeavesAHolderAloneThatDoesNotListen")},
-	},
-	{
-		name:    "what was asked before a set-back is not asked again",
-		why:     "The holder is the same. But etcd may have forgotten the request.",
-		edits:   []edit{{"recall.go", `(!a.may || a.epoch != n.s.etcd.Epoch())`, `!a.may`}},
-		killers: []killer{inArea("holders", "TestAHolderOfBeforeARestoreIsNotAsked")},
-	},
-	{
-		name: "a request to give way is sent until it is answered",
-		why:  "The wait is in need of it. But a thousand waits ask an etcd that has enough to do.",
-		edits: []edit{{"recall.go", `		if tries++; tries < askTries {
-`, `		if tries++; tries < askTries || true {
-`}},
-		killers: []killer{inArea("holders", "TestARequestThatFailsHarmsNoWait")},
-	},
-	{
-		name: "a request to give way outlives the wait",
-		why:  "It is under way, and its answer comes soon. But nobody is there to give way to.",
-		edits: []edit{{"recall.go", `		n.s.mu.After(a.stop)
-		a.requests = nil
-`, `		a.requests = nil
-`}},
-		killers: []killer{inArea("holders", "TestARequestEndsWithTheWait")},
-	},
-	{
-		name: "a request that has failed is not sent again",
-		why:  "It was sent three times. But etcd may be back when the line has news.",
-		edits: []edit{{"recall.go", `			clear(r.asked)
-`, ``}},
-		killers: []killer{inArea("holders", "TestARequestThatFailsHarmsNoWait")},
 	},
 	{
 		name: "a recalled hold has no grace",
