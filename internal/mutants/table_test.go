@@ -2275,6 +2275,17 @@ var mutants = []mutant{
 		unexplored: "The exploration moves no key.",
 	},
 	{
+		name: "a key whose hold is over by its own word is no contender",
+		why:  "Nobody works under it. But it is there to keep the name taken, and one that an earlier version has detached waits for the process that goes on with the hold.",
+		edits: []edit{{"internal/line/line.go", `e := EntryOf(kv); e.StandsIn(name) {`,
+			`e := EntryOf(kv); e.StandsIn(name) && e.Value().Until.IsZero() {`}},
+		killers: []killer{
+			inArea("holders", "TestAHoldThatAnEarlierVersionHasDetachedIsAContender"),
+			inArea("holders", "TestWhatIsToldOfAHoldThatAnEarlierVersionHasDetached"),
+		},
+		unexplored: "The exploration moves no key.",
+	},
+	{
 		name:    "the least time of a Session counts for the writers of an RWMutex",
 		why:     "A writer is exclusive, too. But the option is not for an RWMutex, and readers wait for nothing.",
 		edits:   []edit{{"session.go", `of != forMutex && s.cfg.minHold > 0 // a`, `false // a`}},
