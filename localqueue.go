@@ -27,8 +27,8 @@ type localLine struct {
 	markedNext *localLine // the one that was marked before it
 }
 
-// lineAtLocked is the local line of s for a name. Unused lines are kept for their key names, up to a
-// number.
+// lineAtLocked is the local line of s for a name. Unused lines are kept for their key names, up to
+// a number.
 func lineAtLocked(s *session, name string) *localLine {
 	if n := s.lines[name]; n != nil {
 		return n

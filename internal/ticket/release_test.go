@@ -520,7 +520,7 @@ func TestWhoIsWaitedForIsComparedWithItsLease(t *testing.T) {
 
 // A ticket does not take a leftover of an earlier use of its name for its key: the
 // leftover's revision is no newer than the one at which the name was last known to be free.
-func TestALeftoverIsNotAdopted(t *testing.T) {
+func TestALeftoverIsNotClaimed(t *testing.T) {
 	var slot ticket.Slot
 	for _, row := range []struct {
 		rev  int64
