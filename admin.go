@@ -29,16 +29,16 @@ type Contender struct {
 	Lease clientv3.LeaseID
 	Since time.Time // when it queued, by its own clock
 	// Until is until when the lock stays taken though its hold is over, by the clock of the process
-	// that has unlocked it before its WithMinHold was over, or has detached it. It is zero for a
-	// hold that goes on, and for a waiter.
+	// that has unlocked it before its WithMinHold was over. It is zero for a hold that goes on, and
+	// for a waiter.
 	Until time.Time
 	Mode  Mode // how it holds the lock, or will hold it
 	// Holds reports whether it held the lock at that time: whether no contender stood before it for
 	// which it has to wait. Several readers may hold it, and several permits.
 	Holds bool
 	Info  string // see WithInfo, and Mutex.SetInfo
-	// Self reports whether a Session of this process has put or adopted Key, or is about to. It is
-	// false once Key has outlasted its hold; see Until.
+	// Self reports whether a Session of this process has put Key, or is about to. It is false once
+	// Key has outlasted its hold; see Until.
 	Self bool
 }
 

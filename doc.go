@@ -71,8 +71,7 @@
 // [Semaphore] have UUIDs of a kind of their own. Other keys below name/ block no contender of this
 // package, but they do block concurrency.Mutex: do not nest names while both are in use.
 // [WithHandoff] and [WithLinger] let the holds of a Session share a key and its Token.
-// [WithMinHold] keeps a key in line after a short hold, and [Mutex.Detach] and [Session.Adopt] move
-// it to another Session.
+// [WithMinHold] keeps a key in line after a short hold.
 //
 // # Cost
 //

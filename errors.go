@@ -87,9 +87,7 @@ var (
 
 	// ErrKeyDeleted says that the key of the hold was gone. An operator deleted it ([Break],
 	// etcdctl), or revoked the lease and the missing key was noticed first. Another contender may
-	// hold the lock since the deletion, which is some time before the loss was noticed. Or etcd was
-	// restored from a backup in which the key stands behind a hold that waits to be adopted: then
-	// this Session has deleted it.
+	// hold the lock since the deletion, which is some time before the loss was noticed.
 	ErrKeyDeleted = errors.New("etcdlock: its key was deleted")
 
 	// ErrKeyOverwritten says that another program put a value of its own over the key of the

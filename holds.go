@@ -67,7 +67,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 			o.depth--
 		}
 	}
-	return h.hold.leaveLocked(ctx, ErrUnlocked)
+	return h.hold.unlockLocked(ctx)
 }
 
 // doWith is the method op, Do or one like it: it calls fn during the Hold that lock returns.

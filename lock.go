@@ -247,7 +247,7 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	if m.depth == 0 {
 		m.hold.Store(nil)
 	}
-	return h.leaveLocked(ctx, ErrUnlocked)
+	return h.unlockLocked(ctx)
 }
 
 // Do locks, calls fn, and unlocks, even if fn panics or calls runtime.Goexit. fn

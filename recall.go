@@ -132,9 +132,8 @@ func WithRecall(most time.Duration) Option {
 // overtaken: the wait keeps its place, and gets in once the holder has unlocked.
 //
 // TryLock and its like ask no contender. A Semaphore's wait for one permit asks all that hold one.
-// A wait that comes before a detached hold is adopted does not ask that one. Behind more than eight
-// contenders a wait asks a later holder once only that one is before it, and a wait for a read or
-// for permits may miss one that has begun to hold after it queued.
+// Behind more than eight contenders a wait asks a later holder once only that one is before it, and
+// a wait for a read or for permits may miss one that has begun to hold after it queued.
 //
 // The wait does not depend on the requests: they are sent in the background, end with the wait and
 // with Close, and a failure is logged at Warn. An invalid r is an error of what is given the

@@ -22,12 +22,11 @@ type release struct {
 	h      *hold
 	put    *place    // for the next waiter in the local line, nil if there is none
 	queued bool      // put stands in line
-	until  time.Time // until when the key stays, by WithMinHold or Detach; zero if it goes now
+	until  time.Time // until when the key stays, by WithMinHold; zero if it goes now
 }
 
-// leaveLocked is one Unlock of h, which has had as many Locks at least. It ends the
-// contexts with a cause. It unlocks mu.
-func (h *hold) leaveLocked(ctx context.Context, cause error) error {
+// unlockLocked is one Unlock of h, which has had as many Locks at least. It unlocks mu.
+func (h *hold) unlockLocked(ctx context.Context) error {
 	s := h.m.s
 	h.depth--
 	if h.nestedLocked() {
@@ -35,7 +34,7 @@ func (h *hold) leaveLocked(ctx context.Context, cause error) error {
 		s.mu.Unlock()
 		return err
 	}
-	if endedBefore := h.endLocked(cause); !endedBefore {
+	if endedBefore := h.endLocked(ErrUnlocked); !endedBefore {
 		h.place.Account.ReleaseLocked() // from here on Close waits
 	}
 	for _, o := range h.all {
@@ -119,8 +118,8 @@ func (h *hold) freeLocked(spare bool) *release {
 	return h.releaseLocked(until)
 }
 
-// staysUntil is until when the key of h stays, which has ended: by Detach or, if spare is set, by
-// WithMinHold. It is the zero time if the key goes now.
+// staysUntil is until when the key of h stays, which has ended: by WithMinHold, if spare is set. It
+// is the zero time if the key goes now.
 func (h *hold) staysUntil(spare bool) time.Time {
 	until := h.began.Add(h.m.cfg.minHold)
 	if spare && h.claim.exclusive() && time.Now().Before(until) {

@@ -26,8 +26,8 @@ const fewOldest = 3
 // for programs that follow a leader without being candidates: proxies, dashboards. While there is
 // no holder it yields the zero Contender. Of several holders (readers, or permits) it yields the
 // first in line. [WithInfo] is how a holder tells its address. A holder that changes its Info, by
-// [Mutex.SetInfo] or [Hold.SetInfo], is yielded again, and so is one whose hold was detached, was
-// adopted, or is over while the name stays taken (Contender.Until).
+// [Mutex.SetInfo] or [Hold.SetInfo], is yielded again, and so is one whose hold is over while the
+// name stays taken (Contender.Until).
 //
 // Changes that follow each other closely may be skipped, but they are never reordered, and the
 // last one always comes: within milliseconds, or about two seconds later if an event was lost.

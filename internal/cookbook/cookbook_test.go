@@ -400,6 +400,114 @@ func TestAShortJobRunsOnceThoughClocksDiffer(t *testing.T) {
 	require.NoError(t, etcdlock.Break(t.Context(), newClient(t), c[0]))
 }
 
+// A deploy waits for the new version, and then each term begins as the one before has ended, with
+// what that one has left. The one that came after the new version does not get in before it.
+func TestADeployKeepsTheLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		terms, ended := make(chan string, 10), time.Time{}
+		start := func(who, version string) {
+			client := etcd.Client()
+			mu := contract.MutexOf(t, contract.NewSession(t, client), "n",
+				etcdlock.WithInfo(version), etcdlock.WithRecall(time.Minute))
+			running.Go(func() {
+				err := leadOn(ctx, client, mu, func(ctx context.Context, state string) (string, error) {
+					if !ended.IsZero() {
+						require.Equal(t, ended, time.Now())
+					}
+					terms <- who + " goes on with " + state
+					select {
+					case <-etcdlock.RecallFrom(ctx):
+					case <-ctx.Done():
+					}
+					time.Sleep(time.Second) // for its last step
+					ended = time.Now()
+					return "that of " + who, nil
+				})
+				require.ErrorIs(t, err, context.Canceled)
+			})
+			synctest.Wait()
+		}
+		start("a", "v1")
+		start("b", "v1")
+		time.Sleep(time.Minute)
+		deployed := contract.Async(func() error {
+			return deploy(ctx, etcd.Client(), "n", "v2", time.Minute)
+		})
+		time.Sleep(time.Minute)
+		require.Len(t, terms, 1, "a is asked before another can lead")
+		require.Equal(t, "a goes on with ", <-terms)
+
+		start("c", "v2")
+		late := contract.Async(func() error {
+			return contract.MutexOf(t, contract.NewSession(t, etcd.Client()), "n").Lock(ctx)
+		})
+		require.NoError(t, <-deployed)
+		synctest.Wait()
+		require.Equal(t, "b goes on with that of a", <-terms)
+		require.Equal(t, "c goes on with that of b", <-terms)
+		time.Sleep(time.Minute)
+		require.Empty(t, terms)
+		require.Empty(t, late)
+
+		stop() // the process of c ends
+		running.Wait()
+		require.ErrorIs(t, <-late, context.Canceled)
+		read, err := etcd.Client().Get(t.Context(), "state/n")
+		require.NoError(t, err)
+		require.Equal(t, "that of c", string(read.Kvs[0].Value))
+	})
+}
+
+// A job is accepted once until a worker has run it, though the machine that has accepted it is cut
+// off, and though the queue delivers it again.
+func TestAJobIsFinishedByAnotherProcess(t *testing.T) {
+	machines(t, func(t *testing.T, a, b machine, cut func() func()) {
+		accepts := func(m machine, want bool) {
+			t.Helper()
+			got, err := accept(t.Context(), m.session, "video/1", func(context.Context) error { return nil })
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		}
+		runs, ran := 0, make(chan struct{})
+		work := func(id string) <-chan error {
+			return contract.Async(func() error {
+				return finish(contract.Patient(t), b.client, b.session, "video/1", id,
+					func(context.Context) error {
+						runs++
+						<-ran
+						return nil
+					})
+			})
+		}
+		began := time.Now()
+		accepts(a, true)
+		accepts(b, false)
+		done := work("1")
+		heal := cut() // 20 s have passed: the worker has got in
+		require.Equal(t, 1, runs)
+		accepts(b, false)
+		ran <- struct{}{}
+		require.NoError(t, <-done)
+		require.NoError(t, <-work("1"), "it is delivered again")
+		require.Equal(t, 1, runs)
+		require.Less(t, time.Since(began), 25*time.Second)
+		heal()
+
+		accepts(b, true)
+		first := work("2") // of two deliveries one runs it, if it succeeds
+		second := work("2")
+		ran <- struct{}{}
+		require.NoError(t, <-first)
+		require.NoError(t, <-second)
+		require.Equal(t, 2, runs)
+		accepts(a, true)
+		time.Sleep(time.Minute)
+	})
+}
+
 // A job of a millisecond runs once in each slot, though a scheduler begins the slots 20 ms after
 // the other one, when the job is over.
 func TestGocronRunsEachSlotOnceThoughASchedulerIsBehind(t *testing.T) {

@@ -122,6 +122,117 @@ func handOver(
 	return context.Cause(ctx)
 }
 
+// leadOn leads from where the leader before has stopped, until ctx ends. work gets what that one
+// has left. Once it is asked to end, by its context or by a recall, it returns what it leaves
+// itself.
+func leadOn(ctx context.Context, client *clientv3.Client, mu *etcdlock.Mutex,
+	work func(ctx context.Context, state string) (left string, err error),
+) error {
+	key := "state/" + mu.Name()
+	return mu.Lead(ctx, func(ctx context.Context) error {
+		var state string
+		read, err := client.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		for _, kv := range read.Kvs { // there is one, or none
+			state = string(kv.Value)
+		}
+		left, err := work(ctx, state)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		saved, err := client.Txn(ctx).If(mu.IsOwner()).Then(clientv3.OpPut(key, left)).Commit()
+		if err == nil && !saved.Succeeded {
+			err = etcdlock.ErrLost
+		}
+		return err
+	})
+}
+
+// deploy has a process of a new version lead, once one stands in line: it asks the leader to give
+// the lead back, and each that stood in line before the new one.
+func deploy(
+	ctx context.Context, client *clientv3.Client, name, version string, grace time.Duration,
+) error {
+	if err := standsInLine(ctx, client, name, version); err != nil {
+		return err
+	}
+	for leader, err := range etcdlock.WatchHolder(ctx, client, name) {
+		if err != nil || leader.Info == version {
+			return err
+		}
+		if leader.Token == 0 { // nobody leads at this moment
+			continue
+		}
+		err := etcdlock.Recall(ctx, client, leader, etcdlock.RecallRequest{
+			By: "deploy", Reason: version, Grace: grace,
+		})
+		if err != nil { // ErrNotRecallable: it was made without WithRecall
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// standsInLine waits until a process of a version leads, or waits for the lead.
+func standsInLine(ctx context.Context, client *clientv3.Client, name, version string) error {
+	for {
+		line, err := etcdlock.Contenders(ctx, client, name)
+		if err != nil {
+			return err
+		}
+		for _, c := range line {
+			if c.Info == version {
+				return nil
+			}
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// accept puts a job into the queue, unless one for that name is there, or under way.
+func accept(ctx context.Context, s *etcdlock.Session, name string,
+	enqueue func(ctx context.Context) error,
+) (accepted bool, err error) {
+	err = s.TryDo(ctx, "jobs/"+name, enqueue, etcdlock.WithMinHold(10*time.Second))
+	if errors.Is(err, etcdlock.ErrNotRun) && errors.Is(err, etcdlock.ErrLocked) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// finish runs a job that the queue has delivered, once, though the queue may deliver it again.
+func finish(ctx context.Context, client *clientv3.Client, s *etcdlock.Session, name, id string,
+	run func(ctx context.Context) error,
+) error {
+	mu, err := s.Mutex("jobs/" + name)
+	if err != nil {
+		return err
+	}
+	done := "jobs-done/" + id
+	return mu.Do(ctx, func(ctx context.Context) error {
+		before, err := client.Get(ctx, done, clientv3.WithCountOnly())
+		if err != nil || before.Count > 0 {
+			return err
+		}
+		if err := run(ctx); err != nil {
+			return err
+		}
+		noted, err := client.Txn(ctx).If(mu.IsOwner()).Then(clientv3.OpPut(done, "")).Commit()
+		if err == nil && !noted.Succeeded {
+			err = etcdlock.ErrLost
+		}
+		return err
+	})
+}
+
 // A follower sends requests to whoever leads. The leader's info is its URL.
 type follower struct{ leader atomic.Pointer[url.URL] }
 

@@ -429,7 +429,7 @@ var mutants = []mutant{
 	{
 		name:  "an event ends a hold by the name of the key",
 		why:   "The watch is of that very key. But the key's name is used again, and a member that is behind delivers an event of an earlier use (rule 20).",
-		edits: []edit{{"internal/ticket/observe.go", `, o.At != 0 && o.At < t.since:`, `:`}},
+		edits: []edit{{"internal/ticket/observe.go", `, o.At != 0 && o.At < t.rev:`, `:`}},
 		killers: []killer{core("ticket", "TestObservations"), core("ticket", "TestWhatIsSeenOfAKey"),
 			inArea("watching", "TestAnEventOfAnEarlierUseOfTheNameEndsNoHold")},
 	},
@@ -681,6 +681,13 @@ var mutants = []mutant{
 			`func (p *Place) StaleLocked() bool { return p.epoch != p.keys.etcd.Epoch() }`,
 			`func (p *Place) StaleLocked() bool { return false }`}},
 		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
+	},
+	{
+		name: "a hold whose key is there after a set-back stays one of before it",
+		why:  "It goes on. But its place never counts again: no read joins it, though nothing is in the way.",
+		edits: []edit{{"internal/queue/audit.go", `p.epoch = part.Epoch // a waiter`,
+			`_ = p.epoch // a waiter`}},
+		killers: []killer{inArea("kinds", "TestReadersGoOnAfterASetBackThatLeavesTheirKey")},
 	},
 
 	// ---- the line: rules 4, 12, 14, 19 and 20
@@ -1898,15 +1905,11 @@ var mutants = []mutant{
 	// ---- recall
 
 	{
-		name: "a put over a key, or an adoption, does not compare the value",
-		why:  "The mod revision says that the key is as it was read. But after a set-back another value may be put at that very revision, and a request of before then brings back the earlier one, or takes the key from the Session that has adopted it.",
-		edits: []edit{{"internal/ticket/ticket.go", `		clientv3.Compare(clientv3.Value(e.Key), "=", e.Stored()),
+		name: "a put over a key does not compare the value",
+		why:  "The mod revision says that the key is as it was read. But after a set-back another value may be put at that very revision, and a request of before then brings back the earlier one.",
+		edits: []edit{{"internal/ticket/ticket.go", `			clientv3.Compare(clientv3.Value(e.Key), "=", e.Stored()),
 `, ``}},
-		killers: []killer{
-			inArea("holders", "TestALateCopyOfARecallDoesNothing"),
-			inArea("holders", "TestALateAdoptOfBeforeASetBackDoesNothing"),
-		},
-
+		killers:    []killer{inArea("holders", "TestALateCopyOfARecallDoesNothing")},
 		unexplored: "The exploration puts nothing over a key.",
 	},
 	{
@@ -1954,55 +1957,6 @@ var mutants = []mutant{
 	// ---- waits that ask
 
 	{
-		name: "a wait asks the contenders before it, and not those that hold",
-		why:  "All of them are in its way. But one that waits cannot give way, and a hold that begins with a request has less than its grace.",
-		edits: []edit{{"internal/queue/place.go", `		return ahead.Last.Holding()
-`, `		return ahead.Last
-`}, {"recall.go", `line.Of(m.name, kvs).Before(own).Holding()`, `line.Of(m.name, kvs).Before(own)`}},
-		killers: []killer{inArea("holders", "TestAWaiterIsNotAskedBeforeItHolds"),
-			inArea("holders", "TestAWriterAsksAllReaders"), ofFamily(300)},
-	},
-	{
-		name: "a reader asks the first one for which it waits",
-		why:  "That one is the first of all for which it waits. But other readers may hold before it, and then it waits, too.",
-		edits: []edit{{"internal/queue/place.go", `	case ahead.Whole && p.Ticket.Kind != line.Read:
-		return ahead`, `	case ahead.Whole:
-		return ahead`}},
-		killers: []killer{inArea("holders", "TestAReaderAsksTheHolderAndNoWaiter")},
-	},
-	{
-		name: "a wait in a long line watches the key before its own alone",
-		why:  "It needs no other watch for its turn. But that key does not change when its hold begins, and so no holder of a long line is asked but the first.",
-		edits: []edit{{"internal/queue/wait.go", `	if n := len(ahead.Last); c.Asks && n > 1`,
-			`	if n := len(ahead.Last); c.Asks && n < 0`}},
-		killers: []killer{inArea("holders", "TestEachHolderOfALineIsAsked"),
-			inContract("TestManyWaitsAskEachHolderOnce")},
-	},
-	{
-		name: "a wait in a long line goes on once the last but one has gone",
-		why:  "The key before its own is there, and watched. But others may stand before that, and it is not told when they go.",
-		edits: []edit{{"internal/queue/wait.go", `			return ahead.Whole && len(ahead.Last) == 1 && ahead.Last[0].Rev == before.Rev
-`, `			return len(ahead.Last) > 0 && ahead.Last[len(ahead.Last)-1].Rev == before.Rev
-`}},
-		killers: []killer{inArea("holders", "TestAWaiterIsNotAskedBeforeItHolds")},
-	},
-	{
-		name: "a check does not show that the last but one has gone",
-		why:  "It shows whether the key before stands in line. But the event that shows that its hold has begun may have been lost.",
-		edits: []edit{{"internal/queue/look.go", `	if second := c.watchesSecond(p, ahead); second.Rev != 0 {
-`, `	if second := c.watchesSecond(p, ahead); second.Rev < 0 {
-`}},
-		killers: []killer{inArea("holders", "TestAHolderIsAskedThoughTheEventIsLost")},
-	},
-	{
-		name: "a wait that asks knows one key of a crowd",
-		why:  "It is the one behind which it stands. But it has to learn when the one before that goes.",
-		edits: []edit{{"acquire.go", `			if a[0].Asks {
-`, `			if a[0].Asks && false {
-`}},
-		killers: []killer{inArea("holders", "TestEachHolderOfACrowdIsAsked")},
-	},
-	{
 		name: "what a check reads of the holder marks no line",
 		why:  "No claim gets in by it. But a wait that has read only keys learns by it who holds.",
 		edits: []edit{{"internal/queue/look.go", `	p.Ahead = p.Ticket.WhoHolds(p.Ahead, read.Ranges[0])
@@ -2019,50 +1973,6 @@ var mutants = []mutant{
 `, `	p.Ahead = p.Ahead.Without(gone)
 `}},
 		killers: []killer{inArea("holders", "TestAPermitInALongLineAsksWhoComesToHold")},
-	},
-	{
-		name:    "a read that is about to join asks",
-		why:     "It waits, and another read holds. But it may join that hold, and has it ended.",
-		edits:   []edit{{"recall.go", `		if !comes && (asker == nil`, `		if (asker == nil`}},
-		killers: []killer{inArea("holders", "TestAReadThatJoinsAsksNobody")},
-	},
-	{
-		name: "what was read of a holder does not tell whether to ask it",
-		why:  "The read before the request tells. But then each wait costs a read, whether the holder listens or not.",
-		edits: []edit{{"recall.go", `	if e.Bare() { // perhaps only its key was read
-`, `	if !e.Bare() || e.Bare() {
-`}},
-		killers: []killer{inArea("holders", "TestAWaitLeavesAHolderAloneThatDoesNotListen")},
-	},
-	{
-		name:    "what was asked before a set-back is not asked again",
-		why:     "The holder is the same. But etcd may have forgotten the request.",
-		edits:   []edit{{"recall.go", `(!a.may || a.epoch != n.s.etcd.Epoch())`, `!a.may`}},
-		killers: []killer{inArea("holders", "TestAHolderOfBeforeARestoreIsNotAsked")},
-	},
-	{
-		name: "a request to give way is sent until it is answered",
-		why:  "The wait is in need of it. But a thousand waits ask an etcd that has enough to do.",
-		edits: []edit{{"recall.go", `		if tries++; tries < askTries {
-`, `		if tries++; tries < askTries || true {
-`}},
-		killers: []killer{inArea("holders", "TestARequestThatFailsHarmsNoWait")},
-	},
-	{
-		name: "a request to give way outlives the wait",
-		why:  "It is under way, and its answer comes soon. But nobody is there to give way to.",
-		edits: []edit{{"recall.go", `		n.s.mu.After(a.stop)
-		a.requests = nil
-`, `		a.requests = nil
-`}},
-		killers: []killer{inArea("holders", "TestARequestEndsWithTheWait")},
-	},
-	{
-		name: "a request that has failed is not sent again",
-		why:  "It was sent three times. But etcd may be back when the line has news.",
-		edits: []edit{{"recall.go", `			clear(r.asked)
-`, ``}},
-		killers: []killer{inArea("holders", "TestARequestThatFailsHarmsNoWait")},
 	},
 	{
 		name: "a recalled hold has no grace",
@@ -2300,7 +2210,7 @@ var mutants = []mutant{
 		name: "a least time does not keep a hold from the Session's own goroutines",
 		why:  "The name stays taken by its process, as others see it. But the job runs twice, in one process.",
 		edits: []edit{{"release.go", `	if until.IsZero() && spare &&`,
-			`	if h.detached.IsZero() && spare &&`}},
+			`	if spare &&`}},
 		killers: []killer{inArea("holders", "TestALeastTimeIsForTheGoroutinesOfTheSessionToo")},
 	},
 	{
@@ -2313,7 +2223,7 @@ var mutants = []mutant{
 	{
 		name: "a key that stays is left to its lease",
 		why:  "It expires by itself. But etcd's leases are longer than what is left, and count anew after an election.",
-		edits: []edit{{"release.go", `	if err == nil && r.Moves() && !r.detaches() {
+		edits: []edit{{"release.go", `	if err == nil && r.Moves() {
 		h.place.local.staysLocked(h.place, r.until)
 	}
 `, ``}},
@@ -2323,7 +2233,7 @@ var mutants = []mutant{
 	{
 		name: "a key whose move is not confirmed goes at once",
 		why:  "Unlock has said that it is not certain. But the job has run, and runs again before its least time is over.",
-		edits: []edit{{"release.go", `	if time.Now().Before(r.until) && !r.detaches() {
+		edits: []edit{{"release.go", `	if time.Now().Before(r.until) {
 		r.h.place.local.staysLocked(r.h.place, r.until)
 	} else {
 `, `	{
@@ -2347,6 +2257,14 @@ var mutants = []mutant{
 		unexplored: "The exploration moves no key.",
 	},
 	{
+		name: "a move takes the key from any lease",
+		why:  "The create revision tells whose key it is. But an earlier copy may have moved it, and what has happened to it since is undone.",
+		edits: []edit{{"internal/ticket/release.go", `		txn.Then[0] = clientv3.OpPut(t.Key, value,`,
+			`		txn.If, txn.Then[0] = txn.If[:1], clientv3.OpPut(t.Key, value,`}},
+		killers:    []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing")},
+		unexplored: "The exploration moves no key.",
+	},
+	{
 		name: "the name of a key that has moved is used again",
 		why:  "The ticket is over, as after a deletion. But the key is still there, and whoever puts it finds a stranger's.",
 		edits: []edit{{"internal/ticket/release.go", `	if r.Moves() {
@@ -2357,156 +2275,21 @@ var mutants = []mutant{
 		unexplored: "The exploration moves no key.",
 	},
 	{
+		name: "a key whose hold is over by its own word is no contender",
+		why:  "Nobody works under it. But it is there to keep the name taken, and one that an earlier version has detached waits for the process that goes on with the hold.",
+		edits: []edit{{"internal/line/line.go", `e := EntryOf(kv); e.StandsIn(name) {`,
+			`e := EntryOf(kv); e.StandsIn(name) && e.Value().Until.IsZero() {`}},
+		killers: []killer{
+			inArea("holders", "TestAHoldThatAnEarlierVersionHasDetachedIsAContender"),
+			inArea("holders", "TestWhatIsToldOfAHoldThatAnEarlierVersionHasDetached"),
+		},
+		unexplored: "The exploration moves no key.",
+	},
+	{
 		name:    "the least time of a Session counts for the writers of an RWMutex",
 		why:     "A writer is exclusive, too. But the option is not for an RWMutex, and readers wait for nothing.",
 		edits:   []edit{{"session.go", `of != forMutex && s.cfg.minHold > 0 // a`, `false // a`}},
 		killers: []killer{inArea("holders", "TestWhoHasNoUseForALeastTime")},
-	},
-
-	// ---- detach and adopt
-
-	{
-		name: "a hold whose key is there after a set-back goes on, wherever that stands",
-		why:  "No key is ever put ahead of another, and it was the first. But the set-back has revived one that was, which another process adopts.",
-		edits: []edit{{"internal/queue/restore.go", `own.Behind = some || slices`,
-			`own.Behind = some && slices`}},
-		killers: []killer{inArea("holders", "TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost")},
-	},
-	{
-		name: "what is ahead of holds is asked once after the client has another connection",
-		why:  "The audit is due then. But it may have no answer, and no later one is of use for a set-back that no answer shows.",
-		edits: []edit{{"internal/queue/audit.go", `a.reconnected = true // the next`,
-			`a.reconnected = false // the next`}},
-		killers: []killer{core("queue", "TestAnotherConnectionCostsAReadForEachHold")},
-	},
-	{
-		name: "the nearest keys show whether a hold stands behind another after a set-back",
-		why:  "There is mostly none. But keys of nested names may be all that was read, with a hold that can be adopted before them.",
-		edits: []edit{{"internal/queue/restore.go", `p.Ticket.Is(own.Entry) && ahead.Unread() {`,
-			`p.Ticket.Is(own.Entry) && ahead.Unread() && false {`}},
-		killers: []killer{inArea("holders", "TestAHoldIsJudgedByAllThatIsAheadOfItAfterASetBack")},
-	},
-	{
-		name: "a hold behind any key that a set-back has revived is lost",
-		why:  "Its key is not the first. But the Session of one that was never moved removes it, and nobody else can hold it.",
-		edits: []edit{{"internal/queue/restore.go", `some := len(ahead.Last) > 0 && !ahead.Whole`,
-			`some := len(ahead.Last) > 0`}},
-		killers: []killer{inArea("holders", "TestAHoldBehindAKeyThatASetBackRevivedGoesOn")},
-	},
-	{
-		name: "the key of a hold that a set-back has displaced stays until its Unlock",
-		why:  "As that of any lost hold, which is gone. But this one is there, in the way of others.",
-		edits: []edit{{"internal/queue/place.go", `p.Ticket.Taken() == ticket.Displaced && p.Refs == 0`,
-			`p.Ticket.Taken() == ticket.Displaced && false`}},
-		killers: []killer{inArea("holders", "TestAHoldBehindOneThatIsAdoptedAfterASetBackIsLost")},
-	},
-	{
-		name: "a hold that is adopted is the first in line",
-		why:  "It was when it was detached. But that was after a set-back, behind one that another process adopts.",
-		edits: []edit{{"internal/ticket/enter.go",
-			`return Queued, line.Before(t.Name, t.Entry(), a.read(0))`, `return Queued, line.None`}},
-		killers:    []killer{inArea("holders", "TestAnAdoptWaitsBehindAHoldThatASetBackRevived")},
-		unexplored: "The exploration moves no key.",
-	},
-	{
-		name: "an Adopt that waits for its turn in vain has done nothing",
-		why:  "It has its key, and its context ends. But the key is being removed, and no other Adopt gets the hold.",
-		edits: []edit{{"acquire.go", `a[0].unsure = adopted || entrance`,
-			`a[0].unsure = adopted && a[0].Try || entrance`}},
-		killers: []killer{inArea("holders", "TestAnAdoptWaitsBehindAHoldThatASetBackRevived")},
-	},
-	{
-		name: "an adoption compares only the create revision",
-		why:  "The create revision tells the hold, and no other key has it. But all calls that have read the key get it, one after the other.",
-		edits: []edit{{"internal/ticket/enter.go", `		If:   asRead(e.from),
-`, `		If:   asRead(e.from)[:1],
-`}},
-		killers:    []killer{inArea("holders", "TestOneOfSeveralAdopts")},
-		unexplored: "The exploration moves no key.",
-	},
-	{
-		name: "a key that was not adopted is removed all the same",
-		why:  "The Session has given the place up, and its key may be there. But on the other lease it is another's.",
-		edits: []edit{{"internal/ticket/ticket.go", `If: []clientv3.Cmp{t.isOf(), t.OnLease()}`,
-			`If: []clientv3.Cmp{t.isOf()}`}},
-		killers: []killer{inArea("holders", "TestAnAdoptUnderFaults"),
-			inArea("holders", "TestWhoLosesAnAdoptedHoldByARestoreLeavesItToTheNext")},
-		unexplored: "The exploration moves no key.",
-	},
-	{
-		name: "Close removes the keys that it was to adopt, or has adopted, wherever they are",
-		why:  "It removes whatever is there under the names of its places. But a key on another lease is another's.",
-		edits: []edit{{"internal/ticket/ticket.go",
-			`e.Rev == t.of && (e.Lease == t.Lease || slices.Contains(t.otherLeases(), e.Lease))`,
-			`e.Rev == t.of`}},
-		killers: []killer{inArea("holders", "TestACloseLeavesAHoldThatIsNotAdopted"),
-			inArea("holders", "TestWhoLosesAnAdoptedHoldByARestoreLeavesItToTheNext")},
-		unexplored: "The exploration moves no key.",
-	},
-	{
-		name: "a Detached adopts after a later Detach, too",
-		why:  "It is the same hold, with the same key and token. But of that one Detach nobody has learned: its key is being removed.",
-		edits: []edit{{"acquire.go", `	case !v.Detached || e.Lease != c.adopts.Lease:
-`, `	case !v.Detached:
-`}},
-		killers: []killer{inArea("holders", "TestADetachedIsOfOneDetach")},
-	},
-	{
-		name: "whoever knows key, token and lease adopts",
-		why:  "These are what Detach returns. But they are in etcd for all to read, and the hold may go on.",
-		edits: []edit{{"acquire.go", `	case !v.Detached || e.Lease != c.adopts.Lease:
-`, `	case e.Lease != c.adopts.Lease:
-`}},
-		killers: []killer{inArea("holders", "TestBadInputOfDetachAndAdopt")},
-	},
-	{
-		name: "an adoption waits in the line of its name",
-		why:  "There is one local line for a name. But who owns its turn waits in etcd's line for the very key.",
-		edits: []edit{{"localqueue.go", `	n := lineAtLocked(s, "\x00"+key, name) // no name begins so
-`, `	n := lineAtLocked(s, name, name)
-`}},
-		killers: []killer{inArea("holders", "TestAHoldIsAdoptedBesideAWaiterOfItsSession")},
-	},
-	{
-		name: "a move compares no mod revision",
-		why:  "The key is on the lease of its hold, or was moved. But the same Session may have adopted it onto that lease: then a late copy takes the key from the hold.",
-		edits: []edit{{"internal/ticket/release.go", `		txn.If = append(txn.If, clientv3.Compare(clientv3.ModRevision(t.Key), "=", r.mod))
-`, ``}},
-		killers: []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing"),
-			inArea("holders", "TestALateCopyOfAMoveLeavesTheAdoptedHoldAlone")},
-		unexplored: "The exploration moves no key.",
-	},
-	{
-		name: "an adopted key that comes back is a user's",
-		why:  "The Session has not drawn its name, and no place accounts for it. But a set-back has put it there, or a late copy of a failed Adopt, and it blocks the name for as long as the lease has other holds.",
-		edits: []edit{{"internal/queue/audit.go", `a.hasDrawn(key) || a.adopts && isKey`,
-			`a.hasDrawn(key) && isKey`}},
-		killers: []killer{inArea("holders", "TestAnAdoptedKeyThatASetBackBringsBackGoes"),
-			inArea("holders", "TestAKeyThatALateAdoptHasMovedIsSwept")},
-	},
-	{
-		name: "an event from before an adoption ends the hold",
-		why:  "What was so before the key was put says nothing. But an adopted key is older than its place on the lease.",
-		edits: []edit{{"internal/ticket/enter.go", `	t.since = a.Revision
-	return Queued, line.Before`, `	t.since = t.of
-	return Queued, line.Before`}},
-		killers:    []killer{inArea("watching", "TestAnEventFromBeforeAnAdoptionEndsNoHold")},
-		unexplored: "The exploration moves no key.",
-	},
-	{
-		name: "an Adopt says of the key that the Session gives up that it is lost",
-		why:  "The Session has a place with that key. But the Adopt before was not confirmed, and the key may wait to be adopted.",
-		edits: []edit{{"named.go", `	if goes := givenUp(s, of.Key); goes != nil && !isRemoved(ctx, goes) {
-`, `	if goes := givenUp(s, of.Key); false && !isRemoved(ctx, goes) {
-`}},
-		killers: []killer{inArea("holders", "TestAnAdoptWaitsForOneThatHasFailed")},
-	},
-	{
-		name: "a detached hold hands its key on",
-		why:  "The Session saves a request. But then the hold goes on here, and nobody can adopt it.",
-		edits: []edit{{"release.go", `	if until.IsZero() && spare &&`,
-			`	if (until.IsZero() || !h.detached.IsZero()) && spare &&`}},
-		killers: []killer{inArea("holders", "TestADetachedHoldIsNotHandedOn")},
 	},
 
 	// ---- several names

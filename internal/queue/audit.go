@@ -234,15 +234,16 @@ func (a *Account) isKnownBy(places []*Place, part etcd.Part) bool {
 }
 
 // confirmMissing gives up the places whose keys are gone or changed, by what was read of them.
-// known says whether etcd seems to know the lease: if not, the keys went with it.
+// known says whether etcd seems to know the lease: if not, the keys went with it. A hold of before
+// a set-back whose key is there goes on: its place counts in the new epoch.
 func (a *Account) confirmMissing(places []*Place, part etcd.Part, known bool) {
 	a.keys.mu.Lock()
 	defer a.keys.mu.Unlock()
 	for i, e := range part.Entries {
 		p := places[i]
 		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
-		if seen == ticket.Same && p.neededLocked() && part.Epoch == a.keys.etcd.Epoch() {
-			p.epoch = part.Epoch
+		if seen == ticket.Same && p.neededLocked() && p.StaleLocked() {
+			p.epoch = part.Epoch // a waiter has to read the line, too
 			p.line.local.MarkLocked()
 		}
 	}

@@ -93,8 +93,12 @@ func (k *Keys) followConnection(a *Account) {
 	})
 }
 
-// verify reads the keys of the holds that began in an earlier epoch, and what is ahead of them.
-// Waiters read the line by themselves. Keys that the user may not read are left to the audits.
+// verify reads the keys of the holds that began in an earlier epoch. Waiters read the line by
+// themselves. Keys that the user may not read are left to the audits.
+//
+// It does not read what is ahead of a hold. No key is ever put ahead of another, but a set-back
+// brings keys back that had gone before the hold began: no process holds by them, and they go, by
+// their Session or with their lease. (TestAHoldBehindAKeyThatASetBackRevivedGoesOn.)
 func (k *Keys) verify() {
 	var pause attempt.Backoff
 	for {

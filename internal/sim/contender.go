@@ -27,7 +27,9 @@ type hold struct {
 	unlock   func(ctx context.Context) error
 	setInfo  func(ctx context.Context, info string) error // nil if the hold has none
 	least    time.Duration                                // how long its name stays taken at least
-	late     bool                                         // the context of the call has ended before the work began: it is a hold of nobody
+
+	// The context of the call had ended before the work began: it is a hold of nobody.
+	late bool
 }
 
 // recalled reports whether a recall has asked the holder to give the hold back.

@@ -152,7 +152,7 @@ func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 		e.reads = true // shows whose the key is
 		return Unsure, line.Ahead{}
 	}
-	is = t.adopt(a, 0)
+	is = t.claimRevision(a, 0)
 	switch {
 	case is == Useless:
 		return Useless, line.Ahead{}

@@ -256,15 +256,13 @@ func (e *etcd) holds(c *pb.Compare) bool {
 			panic(fmt.Sprintf("no compare of these: %v", c))
 		})
 	}
-	var rev, mod, lease int64
+	var rev, lease int64
 	if s := e.find(string(c.Key)); s != nil {
-		rev, mod, lease = s.rev, s.mod, s.lease
+		rev, lease = s.rev, s.lease
 	}
 	switch {
 	case c.Result == pb.Compare_EQUAL && c.Target == pb.Compare_CREATE:
 		return rev == c.GetCreateRevision()
-	case c.Result == pb.Compare_EQUAL && c.Target == pb.Compare_MOD:
-		return mod == c.GetModRevision()
 	case c.Result == pb.Compare_EQUAL && c.Target == pb.Compare_LEASE:
 		return lease == c.GetLease() // a key that is not there has none, which is 0
 	}

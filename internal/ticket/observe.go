@@ -6,9 +6,8 @@ import "github.com/etcdlock/etcdlock/internal/line"
 //
 // Invariant: an observation ends a ticket only by its revisions. The create revision tells whose
 // key it is: the names of keys are used again. What was so at a revision before the key was put
-// is of an earlier use of its name, and says nothing: a member that lags behind reports these. So
-// is what was so before the key was adopted. (Do not lose a ticket by its key's name alone.
-// TestAnEventOfAnEarlierUseOfTheNameEndsNoHold, TestAnEventFromBeforeAnAdoptionEndsNoHold.) Only
+// is of an earlier use of its name, and says nothing: a member that lags behind reports these. (Do
+// not lose a ticket by its key's name alone. TestAnEventOfAnEarlierUseOfTheNameEndsNoHold.) Only
 // revisions of one epoch compare: what is read anew after a set-back has no At.
 //
 // Invariant: an absence ends a ticket only if the source shows its key. That is a DELETE of the
@@ -43,7 +42,7 @@ func (s Seen) String() string {
 	return [...]string{"nothing", "same", "missing", "replaced", "put over"}[s]
 }
 
-// IsLoss reports whether the key is not as t has put it, or does not stand where it may be held.
+// IsLoss reports whether the key is not as t has put it.
 func (s Seen) IsLoss() bool { return s > Same }
 
 // of is what o means for t. The ticket's one transition by it is Observe.

@@ -21,7 +21,6 @@ type Release struct {
 	others []*Ticket // the hold's other tickets; next is nil then
 	next   *Ticket   // nil if there is none, or none any more
 	moves  int64     // the lease that t's key is moved to, 0 if the key is deleted
-	mod    int64     // the mod revision of t's key as it is moved
 	reads  bool      // it reads what is there, if the key is not as it should be
 	copies bool      // an earlier request may have been carried out
 	missed bool      // for certain, the key was not there as t had put it
@@ -45,13 +44,9 @@ func (r *Release) all() iter.Seq2[int, *Ticket] {
 // it: the key stays in line, with its revision, for as long as that lease lasts. With lease 0 they
 // delete it after all.
 //
-// Invariant: the mod revision is compared, so of all copies at most one moves the key, and none
-// brings back what has happened to it since. (The lease is not enough: t's Session may adopt the
-// key onto the same one. TestALateCopyOfAMoveDoesNothing.)
-func (r *Release) MoveTo(lease int64) {
-	r.moves, r.t.moved, r.reads = lease, lease, true
-	r.mod = max(r.mod, r.t.rev)
-}
+// Invariant: t's own lease is compared, so of all copies at most one moves the key, and none brings
+// back what has happened to it since. (TestALateCopyOfAMoveDoesNothing.)
+func (r *Release) MoveTo(lease int64) { r.moves, r.t.moved, r.reads = lease, lease, true }
 
 // Moves reports whether the next transaction moves t's key.
 func (r *Release) Moves() bool { return r.moves != 0 }
@@ -70,7 +65,6 @@ func (r *Release) Txn(value string) Txn {
 		own:  t.Key,
 	}
 	if r.Moves() {
-		txn.If = append(txn.If, clientv3.Compare(clientv3.ModRevision(t.Key), "=", r.mod))
 		txn.Then[0] = clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(r.moves)))
 	}
 	for _, o := range r.others {
@@ -162,8 +156,6 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	case a.Succeeded, f.Queued, r.moved(a):
 		r.remove(a.Revision)
 		f.Verdict = Done
-	case r.changed(a): // a recall, or another info: it is moved as it is now
-		f.Verdict = AgainAlone
 	case a.Empty:
 		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
 		r.reads = true
@@ -200,17 +192,6 @@ func (r *Release) remove(revision int64) {
 func (r *Release) moved(a Answer) bool {
 	own, there := a.find(0, r.t.Key)
 	return there && r.Moves() && own.Rev == r.t.rev && own.Lease == r.moves
-}
-
-// changed reports whether t's key, which is to be moved, was read as another request has changed
-// it, without a loss. The next transaction expects it so.
-func (r *Release) changed(a Answer) bool {
-	own, there := a.find(0, r.t.Key)
-	if !there || !r.Moves() || !r.t.Is(own) {
-		return false
-	}
-	r.mod = own.Mod
-	return true
 }
 
 // some reports whether one of the keys was read. Then no copy has deleted any.

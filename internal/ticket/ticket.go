@@ -131,10 +131,8 @@ func (t *Ticket) Exists() clientv3.Cmp {
 
 // OnLease compares the key's lease with t's. A key that was put over keeps its create revision,
 // but perhaps has no lease: it no longer stands in line, and no lease removes it.
-func (t *Ticket) OnLease() clientv3.Cmp { return t.onLease(t.Lease) }
-
-func (t *Ticket) onLease(lease int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.LeaseValue(t.Key), "=", lease)
+func (t *Ticket) OnLease() clientv3.Cmp {
+	return clientv3.Compare(clientv3.LeaseValue(t.Key), "=", t.Lease)
 }
 
 // Is reports whether e is the key as t has put it.
@@ -170,28 +168,22 @@ func (t Txn) Again() clientv3.Op {
 	return clientv3.OpGet(t.own)
 }
 
-// asRead compares the key of e, which was read, with that.
-//
-// (Do not leave out the mod revision: a late copy would take back what was put since, if the value
-// is as before again. TestALateCopyOfASetInfoDoesNothing. Nor the value: after a set-back another
-// one may be put at that revision. TestALateCopyOfARecallDoesNothing,
-// TestALateAdoptOfBeforeASetBackDoesNothing.)
-func asRead(e line.Entry) []clientv3.Cmp {
-	return []clientv3.Cmp{
-		clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
-		clientv3.Compare(clientv3.ModRevision(e.Key), "=", e.Mod),
-		clientv3.Compare(clientv3.Value(e.Key), "=", e.Stored()),
-	}
-}
-
 // Edit puts another value over e, which was read, if it is as it was read, and otherwise reads it.
 // The key keeps its lease and its place.
 //
 // (Do not put with a lease: the key would outlive its holder's, or go with another.
 // TestARecallKeepsPlaceTokenAndLease.)
+//
+// (Do not leave out the mod revision: a late copy would take back what was put since, if the value
+// is as before again. TestALateCopyOfASetInfoDoesNothing. Nor the value: after a set-back another
+// one may be put at that revision. TestALateCopyOfARecallDoesNothing.)
 func Edit(e line.Entry, value string) Txn {
 	return Txn{
-		If:   asRead(e),
+		If: []clientv3.Cmp{
+			clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
+			clientv3.Compare(clientv3.ModRevision(e.Key), "=", e.Mod),
+			clientv3.Compare(clientv3.Value(e.Key), "=", e.Stored()),
+		},
 		Then: []clientv3.Op{clientv3.OpPut(e.Key, value, clientv3.WithIgnoreLease())},
 		Else: []clientv3.Op{clientv3.OpGet(e.Key)},
 	}
@@ -252,11 +244,11 @@ func (t *Ticket) sends() {
 	t.state = Sent
 }
 
-// adopt records the revision of t's key. It finds the key in the answer to the transaction
+// claimRevision records the revision of t's key. It finds the key in the answer to the transaction
 // that puts it, or otherwise in the i-th range, which reads the key. It returns Queued if t
 // stands in line. It returns Useless if what is there under t's name is not what t has put:
 // a leftover of an earlier use, or a key that was put over.
-func (t *Ticket) adopt(a Answer, i int) Entrance {
+func (t *Ticket) claimRevision(a Answer, i int) Entrance {
 	own, there := line.Entry{Key: t.Key, Rev: a.Revision, Lease: t.Lease}, a.Succeeded
 	if !there {
 		own, there = a.find(i, t.Key)
@@ -282,7 +274,7 @@ func (t *Ticket) settle(a Answer) (queued bool, ahead line.Ahead) {
 		}
 		return false, ahead
 	}
-	if t.adopt(a, 1) != Queued {
+	if t.claimRevision(a, 1) != Queued {
 		return false, ahead
 	}
 	if a.Succeeded {
