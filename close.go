@@ -174,7 +174,6 @@ func (s *session) close(ctx context.Context) error {
 // it.
 func (s *session) closeLocked() {
 	s.leases.CloseLocked()
-	s.mu.After(func() { s.leases.EndLives(ErrClosed) })
 	s.tasks.Go(s.endAll)
 }
 

@@ -267,7 +267,7 @@ func (h *hold) checkLocked(now time.Time) error {
 	}
 	switch lost := h.firstLostLocked(); {
 	case l.HasEndedLocked():
-		h.endLocked(h.LostSafe(l.WhyLocked()))
+		h.endLocked(h.all[0].LostSafe(l.WhyLocked())) // it names the first
 	case lost != nil:
 		h.endLocked(lost.lost(reasonOf(lost.place.Ticket.Taken())))
 	case cause == ErrMaxHold, !h.most.IsZero() && !lease.Before(now, h.most):

@@ -396,16 +396,16 @@ var errRefused = errors.New("refused")
 // of them now, and the rest in a goroutine.
 func (n *localLine) RefuseLocked() {
 	tries := n.tries
-	if tries.Len() > guard.Few {
-		n.tries = nil // who comes from here on is not refused
-		defer n.s.tasks.Go(func() {
-			guard.Pieces(&n.s.mu, tries.Firsts(), (*claim).refuseLocked)
-		})
-	}
 	for range guard.Few {
-		if c, some := tries.First(); some {
-			c.refuseLocked()
+		c, some := tries.First()
+		if !some {
+			return
 		}
+		c.refuseLocked()
+	}
+	if tries.Len() > 0 {
+		n.tries = nil // a claim that comes from here on is not refused
+		n.s.tasks.Go(func() { guard.Pieces(&n.s.mu, tries.Firsts(), (*claim).refuseLocked) })
 	}
 }
 

@@ -127,7 +127,7 @@ func (p *Pool) newLease(ctx context.Context) error {
 	p.leases[l] = struct{}{}
 	late := l.trust.At(time.Now()) != trust.Whole
 	if late {
-		l.endSafe(errGrantTooLate)
+		l.over = errGrantTooLate
 	}
 	p.safety.Unlock()
 	p.tasks.Go(func() { l.keep(granted.Sent) })

@@ -163,7 +163,7 @@ func (l *Lease) expire() {
 	if why == nil {
 		return // a renewal has moved the end meanwhile
 	}
-	l.endLives(func(h Mortal) error { return h.LostSafe(why) })
+	l.endLives(why)
 	l.pool.mu.Lock()
 	defer l.pool.mu.Unlock()
 	l.CheckLocked(time.Now())
@@ -186,15 +186,15 @@ func (l *Lease) overSafe(now time.Time) error {
 		if !l.inTime && l.refusal == nil {
 			l.pool.unanswered++
 		}
-		l.endSafe(l.pool.config.Error(Expired, l.refusal))
+		l.overForSafe(l.pool.config.Error(Expired, l.refusal))
 	case trust.Suspended:
-		l.endSafe(l.pool.config.Error(Suspended, nil))
+		l.overForSafe(l.pool.config.Error(Suspended, nil))
 	}
 	return l.over
 }
 
-// endSafe ends the trust in l, and has expire called.
-func (l *Lease) endSafe(why error) {
+// overForSafe ends the trust in l, and has expire called.
+func (l *Lease) overForSafe(why error) {
 	l.over = why
 	l.expiry.Reset(0)
 }
@@ -270,22 +270,23 @@ func (l *Lease) endRevoked(answer error) {
 	l.pool.safety.Lock()
 	defer l.pool.safety.Unlock()
 	if l.overSafe(time.Now()) == nil {
-		l.endSafe(l.pool.config.Error(Revoked, answer))
+		l.overForSafe(l.pool.config.Error(Revoked, answer))
 	}
 }
 
 // endLocked ends the lease, and the trust in it unless that has ended before, for another reason.
-// expire ends the lives on it.
 func (l *Lease) endLocked(why error) {
 	if l.HasEndedLocked() {
 		return
 	}
 	l.pool.safety.Lock()
 	if l.over == nil {
-		l.endSafe(why)
+		l.over = why
 	}
 	why = l.over
+	l.expiry.Stop()
 	l.pool.safety.Unlock()
+	l.pool.mu.After(func() { l.endLives(why) })
 	served := l.state == serving // until now
 	l.becomesLocked(ended, why)
 	close(l.dead)

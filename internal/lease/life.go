@@ -221,16 +221,15 @@ func (f *Life) Contexts() int {
 	return len(f.contexts)
 }
 
-// endLives ends all lives on l, and their contexts, with the cause that cause, which only computes,
-// returns for each. When it returns they all have ended, also those whose contexts another call
-// ends at that time.
-func (l *Lease) endLives(cause func(Mortal) error) {
+// endLives ends all lives on l, which is over or closed for why, and their contexts. When it returns
+// they all have ended, also those whose contexts another call ends at that time.
+func (l *Lease) endLives(why error) {
 	p := l.pool
 	p.safety.Lock()
 	defer p.safety.Unlock()
 	for n := 1; ; n++ {
 		if f, ok := l.whole.First(); ok {
-			f.endSafe(cause(f.of))
+			f.endSafe(f.of.LostSafe(why))
 		} else if f, ok = l.ending.First(); ok {
 			p.safety.Unlock()
 			f.EndContexts()
@@ -260,9 +259,9 @@ func (l *Lease) key() string {
 	return l.tenants.KeyLocked()
 }
 
-// EndLives ends all lives on all leases with a cause, and their contexts.
-func (p *Pool) EndLives(cause error) {
+// endLives ends all lives on all leases: the Pool was closed.
+func (p *Pool) endLives() {
 	for _, l := range p.all() {
-		l.endLives(func(Mortal) error { return cause })
+		l.endLives(p.config.Error(Closed, nil))
 	}
 }

@@ -117,10 +117,11 @@ func (p *Pool) LongestTTL() time.Duration {
 	return longest
 }
 
-// CloseLocked has the keepers revoke all leases, each once no release is under way on it. No lease
-// is taken any more.
+// CloseLocked ends all holds, and has the keepers revoke all leases, each once no release is under
+// way on it. No lease is taken any more.
 func (p *Pool) CloseLocked() {
 	p.closedAt = time.Now()
+	p.mu.After(p.endLives)
 	for _, l := range p.all() {
 		l.WakeKeeper()
 	}

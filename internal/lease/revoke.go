@@ -18,8 +18,7 @@ import (
 // (Do not take the end of the lease for the end of its keys. TestCloseLeavesNoKeyThatWasPutOver.)
 func (k *keeper) revoke() {
 	l, p := k.Lease, k.pool
-	why := l.isOver()
-	l.endLives(func(h Mortal) error { return h.LostSafe(why) })
+	l.endLives(l.isOver())
 	expired := time.Now().Add(l.TTL).Add(l.TTL)
 	var retry attempt.Backoff
 	var err error
