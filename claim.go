@@ -32,6 +32,7 @@ type claim struct {
 	place  *place                  // in etcd's line, nil while it has none; it may have been given up
 	hold   *hold                   // the one that it got, which its waiter has; it stays here
 	waiter turn.Waiter[*claim]     // in the line's queue; its Standing is the state of the claim
+	asker  int                     // where it is among those that ask, from 1; 0 while it asks nobody
 }
 
 // A request is what a call asks for.
@@ -121,6 +122,7 @@ func (c *claim) enterLocked(way wayIn) {
 		}
 		c.turn = make(chan struct{}, 1)
 		n.queue.Enter(&c.waiter)
+		beginsToAskLocked(c)
 	case steps:
 		n.queue.Enter(&c.waiter)
 		n.queue.Admit()
@@ -151,6 +153,7 @@ func (c *claim) reportQueued(holder func() Contender) {
 // key by now.
 func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
 	n, p := c.local, c.place
+	endsToAskLocked(c)
 	if c.waiter.Standing() == turn.Waiting {
 		locked = n.lockedErrorLocked(&c.waiter)
 	}

@@ -133,6 +133,7 @@ func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
 	}
 	c.local.ahead = line.None
 	c.cancel = nil // nothing waits any more
+	endsToAskLocked(c)
 	h.reportAcquired()
 	if c.m.cfg.linger > 0 && c.ahead <= queue.FewAhead && c.exclusive() {
 		c.local.WatchLocked(false)

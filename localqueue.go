@@ -18,6 +18,7 @@ type localLine struct {
 	queue      turn.Queue[*claim, *place]
 	ahead      line.Ahead // before the last place, if it was given up without a hold
 	tries      int        // claims in the queue that wait for no other contender
+	asking     *asking    // of the claims that ask, nil without one
 
 	// Of keys that the Session keeps; see keep.go.
 	due   *time.Timer // calls lingered; nil before a key lingers
@@ -296,6 +297,9 @@ type markedLines struct{ last *localLine }
 
 // MarkLocked notes that something has changed on which n's admission depends.
 func (n *localLine) MarkLocked() {
+	if n.asking != nil {
+		n.asking.tellLocked()
+	}
 	if !n.marked {
 		n.marked, n.markedNext, n.s.marked.last = true, n.s.marked.last, n
 	}
