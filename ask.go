@@ -52,13 +52,20 @@ func WithAsk(r RecallRequest) Option {
 }
 
 const (
-	// askTries is how often a request is sent before the next recheck.
+	// askTries is how often a request is sent at first. While it fails it is sent once more after
+	// each recheck.
 	askTries = 3
 
-	// askRest is the pause between the departure of a holder and the next read, of a wait that has
-	// others between itself and the holders. If one of these asks, too, the read finds its request,
-	// and of n that wait each sends one request, and not two.
-	askRest = 100 * time.Millisecond
+	// mostTried is how many holders an asking remembers that it could not ask. One that is
+	// forgotten costs a request.
+	mostTried = 1000
+
+	// askRest is how long a wait that has others before it lets these ask first, when a holder has
+	// gone: the read that follows finds their request. askRestPerKey is the least for each key in
+	// line, so that all that wait there send 500 reads a second together, however many they are and
+	// however fast the holders change.
+	askRest       = 100 * time.Millisecond
+	askRestPerKey = 2 * time.Millisecond
 )
 
 // An asking is what the waits of a local line that ask have between them: one goroutine, which
@@ -79,7 +86,13 @@ type asking struct {
 	waits askers // guarded by Session.mu
 
 	// Owned by the goroutine.
-	settled map[string]int64 // holders that need no request any more: create revisions, by key
+	tries map[holder]int // how often a request is sent, the next time, to those that it failed to ask
+}
+
+// A holder is a contender that holds, whatever else was read of it.
+type holder struct {
+	key string
+	rev int64
 }
 
 // beginsToAskLocked notes that c waits from now on, if it is to ask.
@@ -196,7 +209,7 @@ func (q quest) failed(err error) {
 // retrying does not fix.
 func (a *asking) follow(q quest) error {
 	s := a.n.s
-	a.settled = make(map[string]int64)
+	a.tries = make(map[holder]int)
 	f := &follow.Follower{
 		Conn: s.etcd, Name: a.n.Name, All: true, TTL: s.cfg.ttl,
 		News: a.news, GoesOn: func() bool { return q.goesOn(a.next()) },
@@ -204,7 +217,7 @@ func (a *asking) follow(q quest) error {
 	f.See = func(seen *follow.Snapshot) bool {
 		f.Rest = 0
 		if q.own.Rev != 0 && !slices.ContainsFunc(seen.Line, q.is) {
-			f.Rest = askRest
+			f.Rest = max(askRest, time.Duration(seen.Keys)*askRestPerKey)
 		}
 		return a.ask(q, seen)
 	}
@@ -229,27 +242,15 @@ func (a *asking) ask(q quest, seen *follow.Snapshot) (goesOn bool) {
 		switch {
 		case !q.goesOn(now):
 			return false
-		case isOwn, a.settled[e.Key] == e.Rev, !needsRecall(e, *now.m.cfg.ask):
+		case isOwn || !needsRecall(e, *now.m.cfg.ask):
 			continue
 		}
-		e, err := a.recall(e, *now.m.cfg.ask)
-		switch {
-		case a.ctx.Err() != nil:
-			return false
-		case err == nil && e.Rev == seen.Line[i].Rev:
-			seen.Line[i] = e
-			if len(holding) == 1 { // it stood in line when its request was put there
-				seen.Revision = max(seen.Revision, e.Mod)
-			}
-			continue
-		case err == nil, err == ErrNotRecallable: // it is gone, or does not listen any more
-		default:
-			now.failed(err)
-			if !attempt.Refused(err) {
-				continue // it is sent again after the next recheck
+		if asked, known := a.recall(e, now); known {
+			seen.Line[i] = asked
+			if len(holding) == 1 { // it stood in line when its value was put
+				seen.Revision = max(seen.Revision, asked.Mod)
 			}
 		}
-		a.settled[seen.Line[i].Key] = seen.Line[i].Rev
 	}
 	return true
 }
@@ -264,12 +265,47 @@ func (a *asking) recallOwn(e line.Entry) (now quest, isOwn bool) {
 	return now, isOwn
 }
 
-// recall writes request into the value of e, unless e is gone or has such a request. It returns e
-// as it is then.
-func (a *asking) recall(e line.Entry, request line.Recall) (line.Entry, error) {
+// recall writes the request of now into the value of e, unless e is gone or has such a request. It
+// returns e as it is then, if that is known and it is there. While that fails it is tried less, and
+// not at all after a refusal.
+func (a *asking) recall(e line.Entry, now quest) (asked line.Entry, known bool) {
+	who := holder{e.Key, e.Rev}
+	tries, failed := a.tries[who]
+	switch {
+	case !failed:
+		tries = askTries
+	case tries == 0:
+		return e, false
+	}
+	asked, err := writeRecall(e.Rev, e, *now.m.cfg.ask, a.commit(tries))
+	switch {
+	case err == nil || err == ErrNotRecallable: // it did listen when it was read
+		return asked, asked.Rev == e.Rev
+	case a.ctx.Err() != nil:
+		return e, false
+	case !failed:
+		now.failed(err)
+	}
+	if len(a.tries) >= mostTried {
+		clear(a.tries)
+	}
+	a.tries[who] = 1
+	if attempt.Refused(err) {
+		a.tries[who] = 0
+	}
+	return e, false
+}
+
+// commit returns what sends a transaction for writeRecall, so often at most.
+func (a *asking) commit(tries int) func(ticket.Txn) (int64, []*mvccpb.KeyValue, error) {
 	spare := attempt.Backoff{Policy: attempt.Spare} // many waits may send it now
-	return writeRecall(e.Rev, e, request, func(t ticket.Txn) (int64, []*mvccpb.KeyValue, error) {
-		written, err := a.n.s.etcd.WriteBy(a.ctx, t, spare, fewTries())
+	return func(t ticket.Txn) (int64, []*mvccpb.KeyValue, error) {
+		written, err := a.n.s.etcd.WriteBy(a.ctx, t, spare, func(err error) error {
+			if tries--; tries > 0 {
+				return nil
+			}
+			return err
+		})
 		switch {
 		case err != nil:
 			return 0, nil, err
@@ -277,25 +313,13 @@ func (a *asking) recall(e line.Entry, request line.Recall) (line.Entry, error) {
 			return written.Header.GetRevision(), nil, nil
 		}
 		return 0, written.Ranges[0].GetKvs(), nil
-	})
+	}
 }
 
 // needsRecall reports whether e listens, and has no request with as short a grace.
 func needsRecall(e line.Entry, request line.Recall) bool {
 	earlier, ok := e.Recall()
 	return e.Value().Recallable && !(ok && earlier.Grace <= request.Grace)
-}
-
-// fewTries returns a function that returns the error which it is told of, once it was told often
-// enough.
-func fewTries() func(error) error {
-	tries := 0
-	return func(err error) error {
-		if tries++; tries < askTries {
-			return nil
-		}
-		return err
-	}
 }
 
 // askers are the claims that ask, as container/heap has them: the first has the shortest grace.

@@ -170,7 +170,7 @@ func (f *Follower) recheckAfter(relied time.Time, seen *Snapshot) time.Duration 
 	if !f.All {
 		return attempt.Jitter(f.Conn.Seldom(recheck.Least))
 	}
-	from, to := recheck.Period(time.Since(relied), f.TTL, seen.keys)
+	from, to := recheck.Period(time.Since(relied), f.TTL, seen.Keys)
 	return f.Conn.Seldom(from) + rand.N(to-from+1)
 }
 
@@ -209,7 +209,7 @@ func (f *Follower) stands(ctx context.Context, seen *Snapshot) bool {
 	}
 	seen.Revision = max(seen.Revision, read.Header.GetRevision())
 	if f.All {
-		seen.keys = int(read.Ranges[0].GetCount())
+		seen.Keys = int(read.Ranges[0].GetCount())
 	}
 	return true
 }

@@ -26,11 +26,11 @@ const (
 type Snapshot struct {
 	Line     line.Line // the first contenders: one at least, or with all that hold the next, too
 	Revision int64     // at which that was so
+	Keys     int       // below the name, with those that are no contenders
 
 	name  string
 	all   bool // of a Follower of all that hold
 	whole bool // Line has all contenders
-	keys  int  // below the name
 	epoch *etcd.Epoch
 }
 
@@ -39,7 +39,7 @@ func (f *Follower) snapshot(read etcd.Reading) Snapshot {
 	keys := read.Ranges[0]
 	return Snapshot{
 		Line: line.Of(f.Name, keys.GetKvs()), Revision: read.Header.GetRevision(),
-		name: f.Name, all: f.All, whole: !keys.GetMore(), keys: int(keys.GetCount()), epoch: read.Epoch,
+		Keys: int(keys.GetCount()), name: f.Name, all: f.All, whole: !keys.GetMore(), epoch: read.Epoch,
 	}
 }
 
