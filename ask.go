@@ -242,12 +242,12 @@ func (a *asking) ask(q quest, seen *follow.Snapshot) (goesOn bool) {
 		switch {
 		case !q.goesOn(now):
 			return false
-		case isOwn || !needsRecall(e, *now.m.cfg.ask):
+		case isOwn:
 			continue
 		}
 		if asked, known := a.recall(e, now); known {
 			seen.Line[i] = asked
-			if len(holding) == 1 { // it stood in line when its value was put
+			if asked.Kind() == line.Exclusive { // it held when its value was put, and so no other one
 				seen.Revision = max(seen.Revision, asked.Mod)
 			}
 		}
@@ -314,12 +314,6 @@ func (a *asking) commit(tries int) func(ticket.Txn) (int64, []*mvccpb.KeyValue, 
 		}
 		return 0, written.Ranges[0].GetKvs(), nil
 	}
-}
-
-// needsRecall reports whether e listens, and has no request with as short a grace.
-func needsRecall(e line.Entry, request line.Recall) bool {
-	earlier, ok := e.Recall()
-	return e.Value().Recallable && !(ok && earlier.Grace <= request.Grace)
 }
 
 // askers are the claims that ask, as container/heap has them: the first has the shortest grace.

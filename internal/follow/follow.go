@@ -151,16 +151,20 @@ func (f *Follower) wait(ctx, asking context.Context, seen *Snapshot) (goesOn boo
 	}
 }
 
-// rest pauses before the next read.
+// rest pauses before the next read, as long as Run goes on.
 func (f *Follower) rest(ctx context.Context) {
 	if f.Rest == 0 {
 		return
 	}
 	pause := time.NewTimer(attempt.Jitter(f.Rest))
 	defer pause.Stop()
-	select {
-	case <-ctx.Done():
-	case <-pause.C:
+	for f.goesOn(ctx) {
+		select {
+		case <-ctx.Done():
+		case <-f.News:
+		case <-pause.C:
+			return
+		}
 	}
 }
 

@@ -356,3 +356,57 @@ func TestAWaitGoesOnAskingWhateverHappensToEtcd(t *testing.T) {
 		})
 	}
 }
+
+// A reader that comes to hold while another one is being asked is asked, too, without a recheck.
+func TestAReaderThatComesToHoldWhileAnotherIsAskedIsAsked(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		first := tests.RLockWithin(t, tests.RWMutexOf(t, tests.SessionOf(t, etcd, "r1"), tests.Listens),
+			time.Second)
+		time.Sleep(tests.WatchedBy)
+		ctx, giveUp := context.WithCancel(context.Background())
+		between := tests.RWMutexOf(t, tests.SessionOf(t, etcd, "w1"))
+		gaveUp := contract.Async(func() error { return between.Lock(ctx) })
+		synctest.Wait()
+		read := tests.RLockLater(tests.RWMutexOf(t, tests.SessionOf(t, etcd, "r2"), tests.Listens))
+		etcd.Intercept(onAsk("w2", first.Key(), fake.Effect{Delay: 500 * time.Millisecond}))
+		start := time.Now()
+		writer := tests.RWMutexOf(t, tests.SessionOf(t, etcd, "w2"), asks)
+		in := tests.LockLater(writer)
+		time.Sleep(100 * time.Millisecond)
+		giveUp()
+		require.ErrorIs(t, <-gaveUp, context.Canceled)
+		second := tests.SoonOr(t, read, "the reader does not get in")
+		require.LessOrEqual(t, tests.RecalledAfter(t, second.Context(context.Background()), start),
+			700*time.Millisecond)
+		require.True(t, tests.IsRecalled(first.Context(context.Background())))
+		tests.UnlockAll(t, first, second)
+		require.NoError(t, tests.SoonOr(t, in, "the writer does not get in"))
+		require.NoError(t, writer.Unlock(context.Background()))
+	})
+}
+
+// A read that gets in beside another one asks it for nothing, however long it takes until it knows
+// that.
+func TestAReadThatGetsInBesideAnotherAsksNobody(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		keys, _ := tests.Strangers(t, etcd, "n", 12)
+		read := tests.RLockLater(tests.RWMutexOf(t, tests.SessionOf(t, etcd, "r1"), tests.Listens))
+		in := tests.RLockLater(tests.RWMutexOf(t, tests.SessionOf(t, etcd, "r2"), asks))
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Process == "r2" && c.Method == fake.Txn { // a look of the wait, and not of its asking
+				return fake.Effect{Delay: 500 * time.Millisecond}
+			}
+			return fake.Effect{}
+		})
+		for _, key := range keys {
+			etcd.DeleteKey(key)
+		}
+		first := tests.SoonOr(t, read, "the first one does not get in")
+		start := time.Now()
+		second := tests.SoonOr(t, in, "the second one does not get in")
+		require.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
+		time.Sleep(time.Minute)
+		require.False(t, tests.IsRecalled(first.Context(context.Background())))
+		tests.UnlockAll(t, first, second)
+	})
+}
