@@ -18,28 +18,29 @@ import (
 )
 
 // WithAsk makes the waits of Lock, RLock, Acquire, LockAll, Do, Lead and their like ask the holder
-// to give way: a wait recalls with r, as [Recall] does, each contender that holds before it, once a
-// hold. It asks those that hold when it queues, and later ones as they begin to hold. Of several
-// readers or permits it asks all. A contender that only waits is not asked, nor is a holder that
-// does not listen (see [WithRecall]). A hold of the same Session is asked without etcd. Nothing is
-// overtaken: the wait keeps its place, and gets in once the holder has unlocked.
+// to give way: while it lasts, such a wait recalls with r, as [Recall] does, each contender that
+// holds before it, once a hold. It asks those that hold when it queues, and later ones as they
+// begin to hold. Of several readers or permits it asks all. It does not ask a contender that only
+// waits, nor a holder that does not listen (see [WithRecall]). It asks a hold of the same Session,
+// too, without a request. Nothing is overtaken: the wait keeps its place, and gets in once the
+// holder has unlocked.
 //
 // TryLock and its like ask no contender. A Semaphore's wait for one permit asks all that hold one.
-// A wait that comes before a detached hold is adopted does not ask that one. Behind more than eight
-// contenders a wait asks a later holder once only that one is before it, and a wait for a read or
-// for permits may miss one that has begun to hold after it queued.
+// Of the waits of a Session, the one with the shortest grace asks for all. A wait with other
+// waiters before it lets these ask a later holder first: it asks 0.1 s after the hold has begun, or
+// 2 s in a line of 1,000, if none of them has.
 //
 // The wait does not depend on the requests: they are sent in the background, end with the wait and
 // with Close, and a failure is logged at Warn. An invalid r is an error of what is given the
 // option: a negative Grace, or a By or Reason that is too long or not valid UTF-8.
 //
-// Without a wait it costs nothing. A wait costs a read and a transaction for each holder that it
-// asks. A holder that does not listen, or was asked before, costs one read at most, and none behind
-// up to eight contenders. So of 1,000 waits that queue at once each reads the holder at most once,
-// and one writes; the others that have read before that send a transaction that changes nothing.
-// Behind more than eight contenders a wait also has a second watch, and makes up to three more
-// reads. While etcd does not answer, a request is sent three times at most, and again with the next
-// news of the line.
+// Without a wait it costs nothing. All waits of a Session for a name, however many, have one
+// goroutine that follows the holders for them: it costs a watch and a read of a few keys, again for
+// each later holder, and a transaction now and then in case an event was lost (after 1.5 s at
+// first, once in a TTL and a third in the end, and less often in a long line). A request is one
+// transaction more. Of many Sessions that wait one writes it; others that have read before that
+// send a transaction that changes nothing. While etcd does not answer, a request is sent three
+// times at first, and once more after each of these checks.
 func WithAsk(r RecallRequest) Option {
 	return option("WithAsk", 0, func(c *config) error {
 		request := r.line(uuid.NewString())
@@ -255,7 +256,8 @@ func (a *asking) ask(q quest, seen *follow.Snapshot) (goesOn bool) {
 	return true
 }
 
-// recallOwn recalls e if it is the key of a hold of the Session, and returns whom the waits ask now.
+// recallOwn recalls e if it is the key of a hold of the Session, and returns whom the waits ask
+// now.
 func (a *asking) recallOwn(e line.Entry) (now quest, isOwn bool) {
 	a.n.s.mu.Lock()
 	defer a.n.s.mu.Unlock()

@@ -115,8 +115,10 @@ func TestAWaitAsksWhoHolds(t *testing.T, w World) {
 	ours := NewMutex(t, cluster.Client(t, With(counter), countAnswers(answered)), "x", asks)
 	last := Async(func() error { return ours.Lock(Patient(t)) })
 	Await(t, etcdlock.RecallFrom(hold), 1)
-	require.True(t, Poll(func() bool { return answered.Load() >= 5 && counter.Counts().Of("Watch") >= 2 }))
-	counter.Costs(t, Counts{}, "LeaseGrant 1, Range 2, Txn 2, Watch 2") // half of each is the wait's own
+	all := func() bool { return answered.Load() >= 5 && counter.Counts().Of("Watch") >= 2 }
+	require.True(t, Poll(all))
+	// Half of it is the wait's own.
+	counter.Costs(t, Counts{}, "LeaseGrant 1, Range 2, Txn 2, Watch 2")
 	require.Equal(t, revision+2, cluster.Revision(t))
 	require.NoError(t, hold.Err())
 	require.Empty(t, in)

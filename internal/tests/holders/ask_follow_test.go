@@ -19,8 +19,8 @@ import (
 
 // These tests are about what follows the holders while waits ask: whom it asks, and what it costs.
 
-// The waits of a Session for a name that ask have one goroutine, one read, one watch and one request
-// between them, however many they are, and nothing of it is left when they end at once.
+// The waits of a Session for a name that ask have one goroutine, one read, one watch and one
+// request between them, however many they are, and nothing of it is left when they end at once.
 func TestAllWaitsOfASessionAskByOneGoroutine(t *testing.T) {
 	waits := race.Fewer(20_000, 2_000)
 	type cost struct {
@@ -63,7 +63,8 @@ func TestAllWaitsOfASessionAskByOneGoroutine(t *testing.T) {
 	}
 	const more = 10 // its own, that of its watch, and what others come and go meanwhile
 	require.LessOrEqual(t, asking.goroutines, plain.goroutines+more)
-	since := func(method string) int { return costs[1][1].calls["b "+method] - asking.calls["b "+method] }
+	ended := costs[1][1].calls
+	since := func(method string) int { return ended["b "+method] - asking.calls["b "+method] }
 	for _, method := range []string{fake.Range, fake.Watch} { // one for each key that is put yet
 		require.Less(t, since(method), since(fake.Txn), "%s as the waits end", method)
 	}
@@ -110,8 +111,8 @@ func TestAHandOverTellsEachAskerOnce(t *testing.T) {
 	}
 }
 
-// A wait that gives up tells no other one, whether these ask or not: what etcd is told when all of a
-// line give up grows with their number, not with its square.
+// A wait that gives up tells no other one, whether these ask or not: what etcd is told when all of
+// a line give up grows with their number, not with its square.
 func TestALineThatGivesUpTellsNoAsker(t *testing.T) {
 	const waits = 40
 	var events []int
@@ -137,7 +138,8 @@ func TestALineThatGivesUpTellsNoAsker(t *testing.T) {
 	require.LessOrEqual(t, events[1], events[0]+waits/2)
 }
 
-// Of many readers that go one by one a writer that asks reads nothing, before the last one has gone.
+// Of many readers that go one by one a writer that asks reads nothing, before the last one has
+// gone.
 func TestReadersThatGoCostAnAskerNothing(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		const readers = 30
@@ -189,8 +191,8 @@ func TestAReaderThatComesToHoldAsAWriterGivesUpIsAsked(t *testing.T) {
 	})
 }
 
-// Reads of a Session that wait for one key get in together, and none of them has the hold asked that
-// it is about to share, however the event that lets them in reaches the Session.
+// Reads of a Session that wait for one key get in together, and none of them has the hold asked
+// that it is about to share, however the event that lets them in reaches the Session.
 func TestReadsThatGetInTogetherAskNobody(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -250,12 +252,14 @@ func TestAShorterGraceCountsWhileItsWaitLasts(t *testing.T) {
 			go func() { _ = mu.Lock(ctx) }()
 			synctest.Wait()
 		}
-		require.Equal(t, 10*time.Second, tests.EndsAfter(t, first.Context(context.Background()), time.Now()))
+		hold := first.Context(context.Background())
+		require.Equal(t, 10*time.Second, tests.EndsAfter(t, hold, time.Now()))
 		waits[10*time.Second]()
 		synctest.Wait()
 		require.NoError(t, first.Unlock(context.Background()))
 		require.NoError(t, tests.SoonOr(t, next, "the next one does not get in"))
-		require.Equal(t, 30*time.Second, tests.EndsAfter(t, second.Context(context.Background()), time.Now()))
+		hold = second.Context(context.Background())
+		require.Equal(t, 30*time.Second, tests.EndsAfter(t, hold, time.Now()))
 		require.NoError(t, c.Close(context.Background()))
 		require.NoError(t, second.Unlock(context.Background()))
 	})

@@ -39,7 +39,7 @@ func asked(t *testing.T, etcd *fake.Server) (places []int) {
 	return places
 }
 
-// A wait asks the holder as soon as it has queued, by a read and a transaction, and watches its key.
+// A wait asks the holder as soon as it has queued, by a read and a transaction, and watches it.
 // Nothing else changes: the holder has its grace, and the wait goes on until its Unlock.
 func TestAWaitAsksTheHolder(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
