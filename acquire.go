@@ -319,6 +319,9 @@ func (a call) entered(entering ticket.Several, done etcd.Outcome) (h *hold, know
 	case ticket.Queued:
 		if h, err = a.beginLocked(); err == errSetBack { // contenders are ahead
 			err = nil
+			for _, c := range a {
+				beginsToAskLocked(c)
+			}
 		}
 	}
 	a[0].LastErr = nil

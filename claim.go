@@ -33,6 +33,7 @@ type claim struct {
 	place  *place                  // in etcd's line, nil while it has none; it may have been given up
 	hold   *hold                   // the one that it got, which its waiter has; it stays here
 	waiter turn.Waiter[*claim]     // in the line's queue; its Standing is the state of the claim
+	asker  int                     // where it is among those that ask, from 1; 0 while it asks nobody
 
 	// While it waits.
 	ofSession, ofHandle list.Node[*claim] // in the waits of its Session and of its lockHandle
@@ -134,6 +135,7 @@ func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 		}
 		c.turn = make(chan struct{}, 1)
 		n.queue.Enter(&c.waiter)
+		beginsToAskLocked(c)
 	case steps:
 		n.queue.Enter(&c.waiter)
 		n.queue.Admit()
@@ -213,6 +215,7 @@ func (c *claim) hasTurnLocked(put *place) {
 // endsWaitLocked notes that nothing has to end c's wait any more: it is over.
 func (c *claim) endsWaitLocked() {
 	c.cancel = nil
+	endsToAskLocked(c)
 	c.ofSession.Remove()
 	c.ofHandle.Remove()
 }

@@ -21,6 +21,7 @@ type localLine struct {
 	ahead      line.Ahead         // before the last place, if it was given up without a hold
 	tries      *list.List[*claim] // in the queue, that wait for no other contender
 	swept      list.Node[*localLine]
+	asking     *asking // of the claims that ask, nil without one
 
 	// Of keys that the Session keeps; see keep.go.
 	due   *time.Timer // calls lingered; nil before a key lingers
@@ -301,6 +302,9 @@ type markedLines struct {
 
 // MarkLocked notes that something has changed on which n's admission depends.
 func (n *localLine) MarkLocked() {
+	if n.asking != nil {
+		n.asking.tellLocked()
+	}
 	if !n.marked {
 		n.marked, n.markedNext, n.s.marked.last = true, n.s.marked.last, n
 	}

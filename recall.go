@@ -65,13 +65,16 @@ func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) e
 	if err != nil {
 		return failed("recall", c.Name, err)
 	}
-	who := line.Entry{Key: c.Key, Rev: c.Token}
-	err = writeRecall(who, request, resp.Kvs, func(t ticket.Txn) (bool, []*mvccpb.KeyValue, error) {
+	e, _ := line.Find(resp.Kvs, c.Key)
+	_, err = writeRecall(c.Token, e, request, func(t ticket.Txn) (int64, []*mvccpb.KeyValue, error) {
 		resp, err := kv.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...).Commit()
-		if err != nil || resp.Succeeded {
-			return true, nil, err
+		switch {
+		case err != nil:
+			return 0, nil, err
+		case resp.Succeeded:
+			return resp.Header.GetRevision(), nil, nil
 		}
-		return false, resp.Responses[0].GetResponseRange().GetKvs(), nil
+		return 0, resp.Responses[0].GetResponseRange().GetKvs(), nil
 	})
 	if err != nil {
 		return failed("recall", c.Name, err)
@@ -79,33 +82,36 @@ func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) e
 	return nil
 }
 
-// writeRecall writes request into the value of the key of a contender, who, by what was read of it,
-// unless that is gone or has a request with no longer a grace. commit sends a transaction, and
-// returns what its Else has read if it has done nothing.
+// writeRecall writes request into the value of the key of the contender with a token, by e, which
+// was read of it, unless the contender is gone or has a request with no longer a grace. It returns
+// the key as it is then, as far as is known. commit sends a transaction, and returns the revision
+// at which it has put something, or what its Else has read.
 func writeRecall(
-	who line.Entry, request line.Recall, read []*mvccpb.KeyValue,
-	commit func(ticket.Txn) (done bool, read []*mvccpb.KeyValue, err error),
-) error {
+	token int64, e line.Entry, request line.Recall,
+	commit func(ticket.Txn) (put int64, read []*mvccpb.KeyValue, err error),
+) (line.Entry, error) {
 	for {
-		e, there := line.Find(read, who.Key)
-		if !there || e.Rev != who.Rev {
-			return nil
+		if e.Rev != token {
+			return e, nil
 		}
 		if e.Lease == 0 || !e.Value().Recallable {
-			return ErrNotRecallable
+			return e, ErrNotRecallable
 		}
 		if earlier, ok := e.Recall(); ok && earlier.Grace <= request.Grace { // or it is this very one
-			return nil
+			return e, nil
 		}
 		value, err := e.Recalled(request)
 		if err != nil {
-			return err
+			return e, err
 		}
-		done, then, err := commit(ticket.Edit(e, value))
-		if done || err != nil {
-			return err
+		put, read, err := commit(ticket.Edit(e, value))
+		switch {
+		case err != nil:
+			return e, err
+		case put != 0:
+			return e.With(value, put), nil
 		}
-		read = then
+		e, _ = line.Find(read, e.Key)
 	}
 }
 
@@ -121,39 +127,6 @@ func WithRecall(most time.Duration) Option {
 	return option("WithRecall", 0, func(c *config) error {
 		c.recall = most
 		return positive("WithRecall", most)
-	})
-}
-
-// WithAsk makes the waits of Lock, RLock, Acquire, LockAll, Do, Lead and their like ask the holder
-// to give way: a wait recalls with r, as [Recall] does, each contender that holds before it, once a
-// hold. It asks those that hold when it queues, and later ones as they begin to hold. Of several
-// readers or permits it asks all. A contender that only waits is not asked, nor is a holder that
-// does not listen (see [WithRecall]). A hold of the same Session is asked without etcd. Nothing is
-// overtaken: the wait keeps its place, and gets in once the holder has unlocked.
-//
-// TryLock and its like ask no contender. A Semaphore's wait for one permit asks all that hold one.
-// Behind more than eight contenders a wait asks a later holder once only that one is before it, and
-// a wait for a read or for permits may miss one that has begun to hold after it queued.
-//
-// The wait does not depend on the requests: they are sent in the background, end with the wait and
-// with Close, and a failure is logged at Warn. An invalid r is an error of what is given the
-// option: a negative Grace, or a By or Reason that is too long or not valid UTF-8.
-//
-// Without a wait it costs nothing. A wait costs a read and a transaction for each holder that it
-// asks. A holder that does not listen, or was asked before, costs one read at most, and none behind
-// up to eight contenders. So of 1,000 waits that queue at once each reads the holder at most once,
-// and one writes; the others that have read before that send a transaction that changes nothing.
-// Behind more than eight contenders a wait also has a second watch, and makes up to three more
-// reads. While etcd does not answer, a request is sent three times at most, and again with the next
-// news of the line.
-func WithAsk(r RecallRequest) Option {
-	return option("WithAsk", 0, func(c *config) error {
-		request := r.line(uuid.NewString())
-		c.ask = &request
-		if err := request.Check(); err != nil {
-			return fmt.Errorf("etcdlock: WithAsk: %w", err)
-		}
-		return nil
 	})
 }
 

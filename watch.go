@@ -6,21 +6,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/etcd"
-	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/follow"
 	"github.com/etcdlock/etcdlock/internal/line"
-	"github.com/etcdlock/etcdlock/internal/queue"
-	"github.com/etcdlock/etcdlock/internal/recheck"
-	"github.com/etcdlock/etcdlock/internal/ticket"
 )
-
-// fewOldest is how many keys are read to find the holder: the first is the holder's, unless there
-// are keys of another kind below the name.
-const fewOldest = 3
 
 // WatchHolder yields the holder of the lock name now, and then the holder after each change. It is
 // for programs that follow a leader without being candidates: proxies, dashboards. While there is
@@ -59,7 +50,7 @@ func WatchHolder(
 			defer cancel()
 			_ = s.Close(bounded) // it has no lease: there is nothing that it could leave
 		}()
-		(&holderWatch{s: s, name: name}).run(ctx, yield)
+		followHolder(ctx, s, name, yield)
 	}
 }
 
@@ -75,171 +66,28 @@ func sessionToWatch(ctx context.Context, client *clientv3.Client, name string) (
 	return NewSession(client)
 }
 
-// A holderWatch is one use of the sequence. One goroutine has it: that of the loop.
-//
-// Invariant: the holder that is yielded was the first in line in a linearizable read, and each read
-// was sent after the read before it had been answered. So nothing is reordered. (Do not yield what
-// an event or a member that may be behind says. TestWatchHolderNeverGoesBack.)
-//
-// Invariant: after a read nothing happens to its holder unnoticed: a watch begins right behind it,
-// and the key is read again each 1.5 s, because an event may be lost.
-type holderWatch struct {
-	// Set once, then only read.
-	s    *Session
-	name string
-
-	broken attempt.Backoff // of watches
-}
-
-// A snapshot is what a read has shown.
-type snapshot struct {
-	e        line.Entry // the first in line, without a revision if there is none
-	revision int64      // at which that was so
-	epoch    *etcd.Epoch
-}
-
-func (w *holderWatch) run(ctx context.Context, yield func(Contender, error) bool) {
-	asking, cancel := answered(ctx)
-	defer cancel()
-	var last snapshot
-	for began := false; ctx.Err() == nil; began = true {
-		seen, err := w.look(asking)
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			yield(Contender{}, failed("watch the holder of", w.name, err))
-			return
-		}
-		if !began || !seen.is(last) {
-			if !yield(w.contender(seen.e), nil) {
-				return
-			}
-		}
+// followHolder yields the holder of a name, and the holder after each change.
+func followHolder(
+	ctx context.Context, s *Session, name string, yield func(Contender, error) bool,
+) {
+	var last *follow.Snapshot
+	f := follow.Follower{Conn: s.etcd, Name: name, See: func(seen *follow.Snapshot) bool {
+		before := last
 		last = seen
-		w.wait(ctx, asking, seen)
+		return before != nil && seen.Is(before) || yield(firstOf(name, seen), nil)
+	}}
+	if err := f.Run(ctx); err != nil {
+		yield(Contender{}, failed("watch the holder of", name, err))
 	}
 }
 
-// answered is ctx for requests: it ends a little later, so that the answer to one that is under way
-// may come. Otherwise each would leave a warning in clientv3's log. (TestFollowingIsNoWarning.)
-func answered(ctx context.Context) (context.Context, context.CancelFunc) {
-	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(closeGrace, cancel) })
-	return asking, func() { stop(); cancel() }
-}
-
-// is reports whether a and b show the same hold, of which they tell the same, or none.
-func (a snapshot) is(b snapshot) bool {
-	return a.e.Key == b.e.Key && a.e.Rev == b.e.Rev && a.e.Value() == b.e.Value()
-}
-
-// contender is e as a Contender, the zero Contender if there is no holder.
-func (w *holderWatch) contender(e line.Entry) Contender {
-	if e.Rev == 0 {
+// firstOf is the first in line as a Contender, the zero Contender if there is none.
+func firstOf(name string, seen *follow.Snapshot) Contender {
+	first := seen.First()
+	if first.Rev == 0 {
 		return Contender{}
 	}
-	return contenderOf(w.name, e, true)
-}
-
-// look reads the first in line. It retries until it is answered.
-func (w *holderWatch) look(ctx context.Context) (snapshot, error) {
-	for n := int64(fewOldest); ; n *= n {
-		oldest := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
-		read, err := w.s.etcd.Read(ctx, etcd.Range(line.Prefix(w.name),
-			clientv3.WithPrefix(), clientv3.WithLimit(n), oldest))
-		if err != nil {
-			return snapshot{}, err
-		}
-		seen := snapshot{revision: read.Header.GetRevision(), epoch: read.Epoch}
-		if l := line.Of(w.name, read.Ranges[0].Kvs); len(l) > 0 {
-			seen.e = l[0]
-			return seen, nil
-		}
-		if !read.Ranges[0].More {
-			return seen, nil
-		}
-	}
-}
-
-// wait returns when the line is to be read again: the holder has gone or, if there is none, a
-// contender may have come; or the watch has failed, after a pause. asking is ctx for its requests.
-func (w *holderWatch) wait(ctx, asking context.Context, seen snapshot) {
-	key, opts := seen.e.Key, []clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}
-	if key == "" {
-		key, opts = line.Prefix(w.name), append(opts, clientv3.WithPrefix())
-	}
-	watch := w.s.etcd.Watch(ctx, &w.broken, key, opts...)
-	defer watch.Stop()
-	again := time.NewTimer(attempt.Jitter(recheck.Least))
-	defer again.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case answer, open := <-watch.Answers:
-			n := watch.Notice(answer, open)
-			switch {
-			case n.Kind == etcd.Ended:
-				_ = w.broken.Wait(ctx, w.s.etcd.Caller) // the caller asks ctx itself
-				return
-			case w.changes(&seen, n.Events):
-				return
-			}
-			w.broken.Reset()
-		case <-again.C:
-			if !w.stands(asking, &seen) {
-				return
-			}
-			again.Reset(attempt.Jitter(w.s.etcd.Seldom(recheck.Least)))
-		}
-	}
-}
-
-// changes reports whether events say that the holder is another now, or tells something else. A key
-// that was put over stays the holder's if it keeps its place: then seen is as of now.
-func (w *holderWatch) changes(seen *snapshot, events []*clientv3.Event) bool {
-	for _, event := range events {
-		now := snapshot{e: line.EntryOf(event.Kv)}
-		put := event.Type == clientv3.EventTypePut && now.e.StandsIn(w.name)
-		if free := seen.e.Rev == 0; free == put || !free && !now.is(*seen) {
-			return true
-		}
-		if put {
-			seen.e = now.e
-		}
-	}
-	return false
-}
-
-// stands reports whether nothing has changed since, as one more request shows. It also reports true
-// if no answer comes: then the watch has to tell. It waits no longer than until the next request is
-// due, since the events of a member that is back may be there already.
-//
-// While there is no holder it reads a few of the keys that are newer than seen. If none of these
-// may stand in line, seen is as of now. (Do not compare that there are none: beside nested names in
-// use there always are some. TestWatchHolderOfAFreeNameReadsNoNestedNames.)
-func (w *holderWatch) stands(ctx context.Context, seen *snapshot) bool {
-	ifs, ask := []clientv3.Cmp(nil), clientv3.OpGet(line.Prefix(w.name), clientv3.WithCountOnly())
-	if seen.e.Rev != 0 {
-		unchanged := clientv3.Compare(clientv3.ModRevision(seen.e.Key), "=", seen.e.Mod)
-		ifs = append(ticket.Contends(seen.e), unchanged)
-	} else {
-		ask = queue.FewKeys(line.Prefix(w.name), clientv3.WithPrefix(),
-			clientv3.WithMinModRev(seen.revision+1))
-	}
-	bounded, cancel := context.WithTimeout(ctx, w.s.etcd.Seldom(recheck.Least))
-	defer cancel()
-	read, err := w.s.etcd.Attempt(bounded, etcd.Ranges(ifs, ask))
-	if err != nil {
-		return !attempt.Refused(err) && !w.s.etcd.Closed() // if it stays so look says it
-	}
-	if !read.Holds || seen.epoch != w.s.etcd.Epoch() ||
-		seen.e.Rev == 0 && !line.NoneBut("", w.name, read.Ranges[0]) {
-		return false
-	}
-	seen.revision = max(seen.revision, read.Header.GetRevision())
-	return true
+	return contenderOf(name, first, true)
 }
 
 // Contenders returns all holders and waiters of the lock name, in the order of the line. The first

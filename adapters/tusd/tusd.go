@@ -57,8 +57,8 @@ type Locker struct {
 // no lock can have, are errors.
 //
 // A short lock that nobody waits for costs three requests and a watch, and a longer one a read now
-// and then, as [etcdlock.WithLinger] says. A wait asks the holder by a read and a transaction, or
-// without etcd if it is in the same session.
+// and then, as [etcdlock.WithLinger] says. A wait asks the holder by a read, a transaction and a
+// watch, or without etcd if it is in the same session.
 func NewLocker(session *etcdlock.Session, prefix string, opts ...etcdlock.Option) (*Locker, error) {
 	l := &Locker{session: session, prefix: prefix, opts: append(opts[:len(opts):len(opts)],
 		etcdlock.WithAsk(etcdlock.RecallRequest{Reason: "another request for the upload", Grace: grace}),

@@ -43,6 +43,7 @@ var imports = map[string][]string{
 	"etcd/attempt":   nil,
 	"etcd/keepalive": {"etcd/attempt"},
 	"events":         nil,
+	"follow":         {"etcd", "etcd/attempt", "line", "recheck", "ticket"},
 	"guard":          nil,
 	"lease":          {"etcd", "etcd/attempt", "etcd/keepalive", "guard", "lease/trust"},
 	"lease/trust":    nil,

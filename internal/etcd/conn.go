@@ -306,6 +306,14 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 	return Outcome{Epoch: sent, Prompt: prompt, Answer: a, Err: err}
 }
 
+// WriteBy is ReadBy with a transaction that writes. It may be carried out any number of times, and
+// the answer is that to any of its copies.
+func (c *Conn) WriteBy(
+	ctx context.Context, t ticket.Txn, retry attempt.Backoff, failed func(error) error,
+) (Reading, error) {
+	return c.ReadBy(ctx, transaction(t), retry, failed)
+}
+
 // Delete deletes the very key that was read, if it is still on the lease on which it was, by one
 // request in the time of an attempt.
 func (c *Conn) Delete(ctx context.Context, e line.Entry) error {

@@ -949,7 +949,7 @@ var mutants = []mutant{
 	{
 		name: "a re-check of a view asks only for what is newer than its own key",
 		why:  "Whoever comes is newer. But so may be thousands of nested names.",
-		edits: []edit{{"internal/queue/view_recheck.go", `		FewKeys(v.from, v.to, clientv3.WithMinModRev(v.revision+1)),
+		edits: []edit{{"internal/queue/view_recheck.go", `		fewKeys(v.from, v.to, clientv3.WithMinModRev(v.revision+1)),
 `, ``}},
 		killers: []killer{inArea("watching", "TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
@@ -1716,23 +1716,22 @@ var mutants = []mutant{
 	{
 		name: "who follows a leader relies on its watch",
 		why:  "A watch delivers everything, and a request each 1.5 s mostly shows nothing. But a watch may be silent.",
-		edits: []edit{{"watch.go", `			if !w.stands(asking, &seen) {
-				return
-			}
+		edits: []edit{{"internal/follow/follow.go", `			case !f.stands(asking, seen):
+				return true
 `, ``}},
 		killers: []killer{inArea("holders", "TestWatchHolderOutlivesLostEvents")},
 	},
 	{
 		name: "who follows a leader watches from now",
 		why:  "The follower has just read who leads. But it notices what happens before the watch is there 1.5 s late.",
-		edits: []edit{{"watch.go", `[]clientv3.OpOption{clientv3.WithRev(seen.revision + 1)}`,
-			`[]clientv3.OpOption(nil)`}},
+		edits: []edit{{"internal/follow/snapshot.go", `	opts = append(opts, clientv3.WithRev(s.Revision+1))
+`, ``}},
 		killers: []killer{inArea("holders", "TestWatchHolderSeesWhatHappensBeforeItsWatch")},
 	},
 	{
 		name: "a restore of etcd is no change of the leader",
 		why:  "The key is there with its revision. But the watch begins at a revision that is still to come again.",
-		edits: []edit{{"watch.go", `	if !read.Holds || seen.epoch != w.s.etcd.Epoch() ||
+		edits: []edit{{"internal/follow/follow.go", `	if !read.Holds || seen.epoch != f.Conn.Epoch() ||
 `, `	if !read.Holds ||
 `}},
 		killers: []killer{inArea("holders", "TestWatchHolderWatchesAnewAfterARestore")},
@@ -1740,17 +1739,21 @@ var mutants = []mutant{
 	{
 		name: "who follows a leader asks once more at the end",
 		why:  "The request is not even sent, as its context has ended. But clientv3 warns of it on stderr, each time.",
-		edits: []edit{{"watch.go", `	for began := false; ctx.Err() == nil; began = true {
-		seen, err := w.look(asking)
-`, `	for began := false; asking != nil; began = true {
-		seen, err := w.look(ctx)
-`}},
+		edits: []edit{{"internal/follow/follow.go", `	for f.goesOn(ctx) {
+		seen, err := f.look(asking)
+`, `	for asking != nil {
+		seen, err := f.look(ctx)
+`}, {"internal/follow/follow.go", `		case <-ctx.Done():
+			return false
+		case <-f.News:`, `		case <-ctx.Done():
+			return true
+		case <-f.News:`}},
 		killers: []killer{onCluster("TestFollowingIsNoWarning")},
 	},
 	{
 		name: "who follows a leader asks whether there is any newer key",
 		why:  "While nobody leads, each newer key may be a leader's. But nested names in use are newer, too, and then all keys are read each time (rule 24).",
-		edits: []edit{{"watch.go", `!line.NoneBut("", w.name, read.Ranges[0])`,
+		edits: []edit{{"internal/follow/follow.go", `!line.NoneBut("", f.Name, read.Ranges[0])`,
 			`read.Ranges[0].Count > 0`}},
 		killers: []killer{inArea("holders", "TestWatchHolderOfAFreeNameReadsNoNestedNames")},
 	},
@@ -1871,7 +1874,7 @@ var mutants = []mutant{
 	{
 		name: "who follows a leader does not compare its info",
 		why:  "It is the same holder. But its address is another.",
-		edits: []edit{{"watch.go", ` && a.e.Value() == b.e.Value()
+		edits: []edit{{"internal/follow/snapshot.go", ` && a.Value() == b.Value()
 `, `
 `}},
 		killers: []killer{inArea("holders", "TestWatchHolderSeesAChangedInfo")},
@@ -1879,18 +1882,18 @@ var mutants = []mutant{
 	{
 		name: "who follows a leader rechecks whether it holds alone",
 		why:  "The holder has not changed. But the event of its other info was lost.",
-		edits: []edit{{"watch.go", `		unchanged := clientv3.Compare(clientv3.ModRevision(seen.e.Key), "=", seen.e.Mod)
-		ifs = append(ticket.Contends(seen.e), unchanged)
-`, `		ifs = ticket.Contends(seen.e)
+		edits: []edit{{"internal/follow/snapshot.go", `		ifs = append(append(ifs, ticket.Contends(e)...),
+			clientv3.Compare(clientv3.ModRevision(e.Key), "=", e.Mod))
+`, `		ifs = append(ifs, ticket.Contends(e)...)
 `}},
 		killers: []killer{inArea("holders", "TestWatchHolderSeesAChangedInfo")},
 	},
 	{
 		name: "who follows a leader reads again after a recall",
 		why:  "The key was put over, so its info may be another. But the event says that it is not.",
-		edits: []edit{{"watch.go", `		if put {
-			seen.e = now.e
-		}
+		edits: []edit{{"internal/follow/snapshot.go", `	if put {
+		s.Line[0] = e
+	}
 `, ``}},
 		killers: []killer{inArea("holders", "TestWatchHolderSeesAChangedInfo")},
 	},
@@ -1923,8 +1926,8 @@ var mutants = []mutant{
 	{
 		name: "a recall compares the mod revision alone",
 		why:  "The mod revision of a key grows with its create revision, so it seems to say all. But it is compared with the key that is there by now.",
-		edits: []edit{{"recall.go", `		if !there || e.Rev != who.Rev {
-`, `		if !there {
+		edits: []edit{{"recall.go", `		if e.Rev != token {
+`, `		if e.Rev == 0 {
 `}},
 		killers: []killer{inArea("holders", "TestALateCopyOfARecallDoesNothing")},
 	},
@@ -1957,22 +1960,180 @@ var mutants = []mutant{
 	// ---- waits that ask
 
 	{
-		name: "what a check reads of the holder marks no line",
-		why:  "No claim gets in by it. But a wait that has read only keys learns by it who holds.",
-		edits: []edit{{"internal/queue/look.go", `	p.Ahead = p.Ticket.WhoHolds(p.Ahead, read.Ranges[0])
-	p.line.local.MarkLocked()
-`, `	p.Ahead = p.Ticket.WhoHolds(p.Ahead, read.Ranges[0])
+		name: "a wait asks the contenders before it, and not those that hold",
+		why:  "All of them are in its way. But one that waits cannot give way, and a hold that begins with a request has less than its grace.",
+		edits: []edit{{"ask.go", `	holding := seen.Line.Holding()
+`, `	holding := seen.Line.Before(q.own)
 `}},
-		killers: []killer{inArea("holders", "TestAWaitThatHasReadOnlyKeysAsksTheHolder")},
+		killers: []killer{inArea("holders", "TestAWaiterIsNotAskedBeforeItHolds"),
+			inArea("holders", "TestAReaderAsksTheHolderAndNoWaiter"), ofFamily(300)},
 	},
 	{
-		name: "a permit that goes marks no line",
-		why:  "The one that waits goes on waiting. But another one before it may have come to hold.",
-		edits: []edit{{"internal/queue/wait_permits.go", `	p.Ahead = p.Ahead.Without(gone)
-	p.line.local.MarkLocked()
-`, `	p.Ahead = p.Ahead.Without(gone)
+		name: "a wait that is about to get in asks the others that hold",
+		why:  "They do hold before it. But it gets in beside them, and is in need of nothing.",
+		edits: []edit{{"ask.go", `	if q.own.Rev != 0 && slices.ContainsFunc(holding, q.is) {
+`, `	if q.own.Rev < 0 && slices.ContainsFunc(holding, q.is) {
 `}},
-		killers: []killer{inArea("holders", "TestAPermitInALongLineAsksWhoComesToHold")},
+		killers: []killer{inArea("holders", "TestAReadThatGetsInBesideAnotherAsksNobody")},
+	},
+	{
+		name:    "a read that is about to join asks",
+		why:     "It waits, and another read holds. But it may join that hold, and has it ended.",
+		edits:   []edit{{"ask.go", ` || owner.place == nil || comes {`, ` || owner.place == nil || comes && false {`}},
+		killers: []killer{inArea("holders", "TestReadsThatGetInTogetherAskNobody")},
+	},
+	{
+		name: "a wait asks until its call returns",
+		why:  "Then it is certainly over. But its hold has begun before, and so it is asked for its own wait.",
+		edits: []edit{{"hold.go", `	endsToAskLocked(c)
+`, ``}},
+		killers: []killer{inArea("holders", "TestEachHolderOfALineIsAsked"), ofFamily(100)},
+	},
+	{
+		name: "only a wait in the local line asks",
+		why:  "That is where waits are known. But the first one there has the turn at once, and waits in etcd's line.",
+		edits: []edit{{"acquire.go", `			for _, c := range a {
+				beginsToAskLocked(c)
+			}
+`, ``}},
+		killers: []killer{inArea("holders", "TestAWaitAsksTheHolder")},
+	},
+	{
+		name: "a request to give way outlives the wait",
+		why:  "The last wait is over, and the next one needs the same. But nobody is there to give way to, and Close waits for what nothing ends.",
+		edits: []edit{{"ask.go", `		c.m.s.mu.After(a.stop)
+`, ``}},
+		killers: []killer{inArea("holders", "TestAWaitThatIsOverAsksNobody")},
+	},
+	{
+		name: "the follower of the holders is not told of the local line",
+		why:  "It watches etcd's line, where all contenders are. But a hold of its own Session begins without an event that it can tell from others, and is not asked.",
+		edits: []edit{{"localqueue.go", `	if n.asking != nil {
+`, `	if n.asking != nil && n.marked {
+`}},
+		killers: []killer{inArea("holders", "TestAWaitAsksSeveralNamesOfItsSessionOnceTheyAreHeld"),
+			inArea("holders", "TestAWaitTellsTheHoldOfItsSession")},
+	},
+	{
+		name: "the request of any wait is sent",
+		why:  "Each of them asks for the lock. But the one that can wait longest has the others wait, too.",
+		edits: []edit{{"ask.go", `w[i].m.cfg.ask.Grace < w[j].m.cfg.ask.Grace }`,
+			`w[i].m.cfg.ask.Grace > w[j].m.cfg.ask.Grace }`}},
+		killers: []killer{inArea("holders", "TestAShorterGraceCountsWhileItsWaitLasts")},
+	},
+	{
+		name: "a wait with a shorter grace is asked for with the next holder",
+		why:  "The holder of now was asked. But it may have hours yet.",
+		edits: []edit{{"ask.go", ` && now.own.Rev == q.own.Rev &&
+		now.m.cfg.ask.Grace >= q.m.cfg.ask.Grace
+`, ` && now.own.Rev == q.own.Rev
+`}},
+		killers: []killer{inArea("holders", "TestAWaitWithAShorterGraceAsksAgain")},
+	},
+	{
+		name: "the shortest grace that was asked for counts for later holders",
+		why:  "It is what the follower began with. But the wait with that grace may be over.",
+		edits: []edit{{"ask.go", `		if asked, known := a.recall(e, now); known {
+`, `		if asked, known := a.recall(e, q); known {
+`}},
+		killers: []killer{inArea("holders", "TestAShorterGraceCountsWhileItsWaitLasts")},
+	},
+	{
+		name: "a hold of the own Session is recalled in etcd",
+		why:  "It listens as any other. But it is known here, and a request in its value is a write for nothing.",
+		edits: []edit{{"ask.go", `		case isOwn:
+			continue
+`, `		case isOwn && false:
+			continue
+`}},
+		killers: []killer{inArea("holders", "TestAPermitAsksAllThatHold")},
+	},
+	{
+		name: "a request to give way is sent until it is answered",
+		why:  "The wait is in need of it. But a thousand waits ask an etcd that has enough to do.",
+		edits: []edit{{"ask.go", `			if tries--; tries > 0 {
+`, `			if tries--; tries > 0 || true {
+`}},
+		killers: []killer{inArea("holders", "TestARequestThatFailsHarmsNoWait")},
+	},
+	{
+		name: "a request that has failed is not sent again",
+		why:  "It was sent three times. But etcd may be back, as the next recheck shows, and the holder may hold for hours.",
+		edits: []edit{{"ask.go", `	a.tries[who] = 1
+`, `	a.tries[who] = 0
+`}},
+		killers: []killer{inArea("holders", "TestARequestThatFailsHarmsNoWait")},
+	},
+	{
+		name: "a request that was refused is sent again",
+		why:  "An operator may give the right back. But each recheck is refused and logged until then.",
+		edits: []edit{{"ask.go", `	if attempt.Refused(err) {
+		a.tries[who] = 0
+	}
+`, ``}},
+		killers: []killer{inArea("holders", "TestARequestThatFailsHarmsNoWait")},
+	},
+	{
+		name: "a wait with others before it asks at once",
+		why:  "The holder hears sooner of it. But of a thousand that wait each sends a transaction then, and one of these does something.",
+		edits: []edit{{"ask.go", `			f.Rest = max(askRest, time.Duration(seen.Keys)*askRestPerKey)
+`, ``}},
+		killers: []killer{inArea("holders", "TestAHandOverTellsEachAskerOnce")},
+	},
+	{
+		name:    "what happens while several are asked is over when their watch begins",
+		why:     "The one that was asked stood in line then. But another may have gone before, and a third have come to hold for it.",
+		edits:   []edit{{"ask.go", `			if asked.Kind() == line.Exclusive {`, `			if len(holding) == 1 {`}},
+		killers: []killer{inArea("holders", "TestAReaderThatComesToHoldWhileAnotherIsAskedIsAsked")},
+	},
+	{
+		name: "who follows one holder watches all below the name",
+		why:  "So it needs no other watch for the next one. But each that gives up in a line of n is told to n (rule 24).",
+		edits: []edit{{"internal/follow/snapshot.go", `	if len(s.Line) > 0 && (!s.all || s.alone()) {
+`, `	if len(s.Line) > 0 && !s.all {
+`}},
+		killers: []killer{inArea("holders", "TestALineThatGivesUpTellsNoAsker")},
+	},
+	{
+		name: "who follows several holders watches the first",
+		why:  "When it goes the line is read. But another one may come to hold before, as one that waits gives up.",
+		edits: []edit{{"internal/follow/snapshot.go", `	if len(s.Line) > 0 && (!s.all || s.alone()) {
+`, `	if len(s.Line) > 0 {
+`}},
+		killers: []killer{inArea("holders", "TestAReaderThatComesToHoldAsAWriterGivesUpIsAsked")},
+	},
+	{
+		name: "who follows several holders reads the first few",
+		why:  "They are the first to hold. But more may hold, and are in the way, too.",
+		edits: []edit{{"internal/follow/snapshot.go", `		return !s.all || s.bounded() || n >= mostOldest
+`, `		return !s.all || n > 0
+`}},
+		killers: []killer{inArea("holders", "TestAWriterAsksAllReaders"),
+			core("follow", "TestNoneThatComesToHoldIsMissed")},
+	},
+	{
+		name: "who follows several holders reads again when any has gone",
+		why:  "Then it knows who is left. But it knew that: of a thousand readers that go one by one it reads half a million.",
+		edits: []edit{{"internal/follow/snapshot.go", `	return hold != held || hold == 0 || hold == len(s.Line) && !s.whole
+`, `	return hold >= 0 || held >= 0
+`}},
+		killers: []killer{inArea("holders", "TestReadersThatGoCostAnAskerNothing")},
+	},
+	{
+		name: "who follows several holders goes by those that it has read",
+		why:  "It has read all that hold. But when the one behind them has gone, one that it has not read may hold.",
+		edits: []edit{{"internal/follow/snapshot.go", `	return hold != held || hold == 0 || hold == len(s.Line) && !s.whole
+`, `	return hold != held || hold == 0
+`}},
+		killers: []killer{core("follow", "TestNoneThatComesToHoldIsMissed")},
+	},
+	{
+		name: "who follows several holders rechecks the first",
+		why:  "The first one that goes is mostly the first in line. But the event that another one has gone may be lost.",
+		edits: []edit{{"internal/follow/snapshot.go", `	return s.Line[:min(len(s.Line.Holding())+1, len(s.Line))]
+`, `	return s.Line[:min(1, len(s.Line))]
+`}},
+		killers: []killer{core("follow", "TestARecheckComparesAllThatDecide")},
 	},
 	{
 		name: "a recalled hold has no grace",

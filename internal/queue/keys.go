@@ -106,6 +106,22 @@ func (k *Keys) OwnLocked(e line.Entry) (goes <-chan struct{}, orphan bool) {
 	return goes, false
 }
 
+// RecallOwnLocked recalls e if a hold of the Session is at that key. It reports whether e is one of
+// the Session's keys.
+func (k *Keys) RecallOwnLocked(e line.Entry, r line.Recall) (isOwn bool) {
+	for l, a := range k.accounts {
+		p := a.places[e.Key]
+		if e.Lease != int64(l.ID) || p == nil || p.Ticket.Rev() != e.Rev {
+			continue
+		}
+		if p.neededLocked() {
+			p.RecallLocked(r)
+		}
+		return true
+	}
+	return false
+}
+
 // suspectLocked makes an audit of all leases' keys due now.
 func (k *Keys) suspectLocked() {
 	for _, a := range k.accounts {

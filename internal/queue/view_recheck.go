@@ -147,13 +147,13 @@ func (v *view) isAsKnown() bool {
 // than p's; the second, if few of these come and go at a time.
 func (v *view) newerLocked(p *Place) []clientv3.Op {
 	return []clientv3.Op{
-		FewKeys(v.from, v.to, clientv3.WithMinCreateRev(p.Ticket.Rev()+1)),
-		FewKeys(v.from, v.to, clientv3.WithMinModRev(v.revision+1)),
+		fewKeys(v.from, v.to, clientv3.WithMinCreateRev(p.Ticket.Rev()+1)),
+		fewKeys(v.from, v.to, clientv3.WithMinModRev(v.revision+1)),
 	}
 }
 
-// FewKeys reads some of the keys from one on, without their values.
-func FewKeys(from string, which ...clientv3.OpOption) clientv3.Op {
+// fewKeys reads some of the keys from one on, without their values.
+func fewKeys(from string, which ...clientv3.OpOption) clientv3.Op {
 	return clientv3.OpGet(from,
 		append(which, clientv3.WithKeysOnly(), clientv3.WithLimit(longLine))...)
 }

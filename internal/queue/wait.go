@@ -67,7 +67,7 @@ func (c *Waiter) wait(ctx context.Context, p *Place) error {
 			err = c.waitBehindSome(ctx, p, ahead, &broken)
 		default:
 			p.line.dropView()
-			err = c.waitBehind(ctx, p, ahead, &broken)
+			err = c.waitBehind(ctx, p, ahead.Last[len(ahead.Last)-1], &broken)
 		}
 		if err != nil {
 			return err
@@ -121,9 +121,8 @@ func (c *Waiter) waitInView(ctx context.Context, p *Place) (err error) {
 // revision shows what is ahead of p then. (Do not enter without it: if W between H and p
 // is deleted while H holds, p would enter beside H.)
 func (c *Waiter) waitBehind(
-	ctx context.Context, p *Place, ahead line.Ahead, broken *attempt.Backoff,
+	ctx context.Context, p *Place, before line.Entry, broken *attempt.Backoff,
 ) error {
-	before := ahead.Last[len(ahead.Last)-1]
 	w, known := p.line.watchBefore(ctx, p, broken, before)
 	defer p.line.unwatchBefore(p, w)
 	by := source{

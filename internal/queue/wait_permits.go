@@ -32,7 +32,6 @@ func (w *permitWatch) departed(p *Place, keys []string) (looks bool) {
 		return slices.ContainsFunc(p.Ahead.Awaited(), gone)
 	}
 	p.Ahead = p.Ahead.Without(gone)
-	p.line.local.MarkLocked()
 	return !w.covers(p.Ahead)
 }
 
@@ -62,24 +61,15 @@ func watchSome(
 	ctx context.Context, p *Place, ahead line.Ahead, broken attempt.Backoff,
 ) *permitWatch {
 	awaited := ahead.Awaited()
+	w := &permitWatch{notices: make(chan notice)}
+	ctx, w.end = context.WithCancel(ctx)
 	failed := broken != attempt.Backoff{}
 	if awaited[0].Kind() == line.Permit && (ahead.Whole || failed || len(awaited) > manyWatched) {
-		w := &permitWatch{notices: make(chan notice)}
-		ctx, w.end = context.WithCancel(ctx)
 		permits := line.Permits(p.Ticket.Name)
 		p.keys.tasks.Go(func() { w.follow(ctx, p, broken, permits.From, clientv3.WithRange(permits.To)) })
 		return w
 	}
-	return watchKeys(ctx, p, broken, append(slices.Clone(awaited), p.Ticket.Entry())...)
-}
-
-// watchKeys begins to watch keys one by one, for p's waiter.
-func watchKeys(
-	ctx context.Context, p *Place, broken attempt.Backoff, keys ...line.Entry,
-) *permitWatch {
-	w := &permitWatch{notices: make(chan notice)}
-	ctx, w.end = context.WithCancel(ctx)
-	for _, e := range keys {
+	for _, e := range append(slices.Clone(awaited), p.Ticket.Entry()) {
 		w.keys = append(w.keys, e.Key)
 		p.keys.tasks.Go(func() { w.follow(ctx, p, broken, e.Key) })
 	}

@@ -1,0 +1,224 @@
+// Package follow follows the holders of a lock. It reads who holds, learns by one watch that this
+// has changed, and rechecks now and then, because an event may be lost. It writes nothing.
+package follow
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/recheck"
+)
+
+const (
+	// fewNewer is how many keys a recheck of a free name reads at most.
+	fewNewer = 16
+
+	// answerGrace is how long a request may wait for its answer after the end of Run's context.
+	answerGrace = 50 * time.Millisecond
+)
+
+// A Follower follows the first holder of a lock, and what it tells; or all holders, and how they
+// depart. It goes on through lost watches, compactions, members that are cut off, and an etcd that
+// is away or was set back. One goroutine has it.
+//
+// Invariant: what See is told was so in a linearizable read, and each read was sent after the read
+// before it had been answered. So nothing is reordered. (Do not tell what an event or a member that
+// may be behind says. TestWatchHolderNeverGoesBack.)
+//
+// Invariant: after a read nothing happens to a holder unnoticed: a watch begins right behind it,
+// and the keys are compared again now and then, because an event may be lost.
+type Follower struct {
+	// Set once, then only read.
+	Conn *etcd.Conn
+	Name string // of the lock
+
+	// See is told what a read has shown, and again after a recheck that has shown the same. It
+	// reports whether Run goes on. It may note in the Snapshot what it has done to a key since.
+	See func(*Snapshot) bool
+
+	// All makes it follow all that hold, for a wait that stands in line. It is told of departures
+	// only: the holders before a wait are among the contenders of now, and another one comes to
+	// hold only if one of these goes.
+	All    bool
+	TTL    time.Duration   // of leases: the longer, the rarer the rechecks get
+	News   <-chan struct{} // asks GoesOn; nil if nothing does
+	GoesOn func() bool     // reports whether Run goes on, before each read, too; nil if it always does
+
+	Rest time.Duration // from a departure to the read that follows; See may change it
+
+	broken attempt.Backoff // of watches
+}
+
+// Run follows the holders until See or GoesOn reports false, or ctx ends: then it returns nil. An
+// error is one that retrying does not fix.
+func (f *Follower) Run(ctx context.Context) error {
+	asking, cancel := answered(ctx)
+	defer cancel()
+	for f.goesOn(ctx) {
+		seen, err := f.look(asking)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		case !f.See(&seen):
+			return nil
+		}
+		if !f.wait(ctx, asking, &seen) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// goesOn reports whether Run goes on.
+func (f *Follower) goesOn(ctx context.Context) bool {
+	return ctx.Err() == nil && (f.GoesOn == nil || f.GoesOn())
+}
+
+// answered is ctx for requests: it ends a little later, so that the answer to one that is under way
+// may come. Otherwise each would leave a warning in clientv3's log. (TestFollowingIsNoWarning.)
+func answered(ctx context.Context) (context.Context, context.CancelFunc) {
+	asking, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(answerGrace, cancel) })
+	return asking, func() { stop(); cancel() }
+}
+
+// look reads the oldest keys, until they show the first in line, or all that hold. It retries until
+// it is answered.
+func (f *Follower) look(ctx context.Context) (Snapshot, error) {
+	for n := int64(fewOldest); ; {
+		oldest := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
+		read, err := f.Conn.Read(ctx, etcd.Range(line.Prefix(f.Name),
+			clientv3.WithPrefix(), clientv3.WithLimit(n), oldest))
+		if err != nil {
+			return Snapshot{}, err
+		}
+		seen := f.snapshot(read)
+		if seen.tells(n) {
+			return seen, nil
+		}
+		if n *= n; len(seen.Line) > 0 {
+			n = min(n, mostOldest)
+		}
+	}
+}
+
+// wait returns when the line is to be read again: a holder has gone or, if there is none, a
+// contender may have come; or the watch has failed, after a pause. It returns false if Run is over.
+// asking is ctx for its requests.
+func (f *Follower) wait(ctx, asking context.Context, seen *Snapshot) (goesOn bool) {
+	key, opts := seen.watched()
+	watch := f.Conn.Watch(ctx, &f.broken, key, opts...)
+	defer watch.Stop()
+	relied := time.Now()
+	again := time.NewTimer(f.recheckAfter(relied, seen))
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-f.News:
+			if !f.goesOn(ctx) {
+				return false
+			}
+		case answer, open := <-watch.Answers:
+			n := watch.Notice(answer, open)
+			switch {
+			case n.Kind == etcd.Ended:
+				_ = f.broken.Wait(ctx, f.Conn.Caller) // the caller asks ctx itself
+				return true
+			case seen.changedBy(n.Events):
+				f.rest(ctx)
+				return true
+			}
+			f.broken.Reset()
+		case <-again.C:
+			switch {
+			case !f.stands(asking, seen):
+				return true
+			case !f.See(seen):
+				return false
+			}
+			again.Reset(f.recheckAfter(relied, seen))
+		}
+	}
+}
+
+// rest pauses before the next read, as long as Run goes on.
+func (f *Follower) rest(ctx context.Context) {
+	if f.Rest == 0 {
+		return
+	}
+	pause := time.NewTimer(attempt.Jitter(f.Rest))
+	defer pause.Stop()
+	for f.goesOn(ctx) {
+		select {
+		case <-ctx.Done():
+		case <-f.News:
+		case <-pause.C:
+			return
+		}
+	}
+}
+
+// recheckAfter is how long to wait for the next recheck, if the watch has been relied on since a
+// time.
+func (f *Follower) recheckAfter(relied time.Time, seen *Snapshot) time.Duration {
+	if !f.All {
+		return attempt.Jitter(f.Conn.Seldom(recheck.Least))
+	}
+	from, to := recheck.Period(time.Since(relied), f.TTL, seen.Keys)
+	return f.Conn.Seldom(from) + rand.N(to-from+1)
+}
+
+// stands reports whether nothing has changed since, as one more request shows. It also reports true
+// if no answer comes: then the watch has to tell. It waits no longer than until the next request is
+// due, since the events of a member that is back may be there already.
+//
+// While there is no holder it reads a few of the keys that are newer than seen. If none of these
+// may stand in line, seen is as of now. (Do not compare that there are none: beside nested names in
+// use there always are some. TestWatchHolderOfAFreeNameReadsNoNestedNames.)
+func (f *Follower) stands(ctx context.Context, seen *Snapshot) bool {
+	var free bool
+	var ask clientv3.Op
+	ifs, compares := seen.unchanged()
+	switch {
+	case f.All && !compares:
+		return false
+	case f.All:
+		ask = below(f.Name, clientv3.WithCountOnly())
+	case compares:
+		ask = clientv3.OpGet(line.Prefix(f.Name), clientv3.WithCountOnly()) // next to nothing
+	default:
+		free = true
+		ask = below(f.Name, clientv3.WithKeysOnly(), clientv3.WithLimit(fewNewer),
+			clientv3.WithMinModRev(seen.Revision+1))
+	}
+	bounded, cancel := context.WithTimeout(ctx, f.Conn.Seldom(recheck.Least))
+	defer cancel()
+	read, err := f.Conn.Attempt(bounded, etcd.Ranges(ifs, ask))
+	if err != nil {
+		return !attempt.Refused(err) && !f.Conn.Closed() // if it stays so look says it
+	}
+	if !read.Holds || seen.epoch != f.Conn.Epoch() ||
+		free && !line.NoneBut("", f.Name, read.Ranges[0]) {
+		return false
+	}
+	seen.Revision = max(seen.Revision, read.Header.GetRevision())
+	if f.All {
+		seen.Keys = int(read.Ranges[0].GetCount())
+	}
+	return true
+}
+
+// below reads keys below the name of a lock.
+func below(name string, opts ...clientv3.OpOption) clientv3.Op {
+	return clientv3.OpGet(line.Prefix(name), append(opts, clientv3.WithPrefix())...)
+}
