@@ -245,3 +245,9 @@ func (c *claim) handDown() (locked *LockedError, done bool) {
 	_, locked = c.leaveLocked()
 	return locked, true
 }
+
+// refuseLocked ends the wait of c, which waits for no other contender.
+func (c *claim) refuseLocked() {
+	c.trying.Remove()
+	c.cancelLocked(errRefused)
+}

@@ -8,9 +8,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/lease"
 )
 
-// withHold is a context that comes from parent and ends with h, which may be nil: then, and if h was
-// unlocked or closed, it has ended with ErrNotHeld. For one parent it is one context: h
-// and a parent that goes on both keep what they have to end.
+// withHold is a context that comes from parent and ends with h, which may be nil: then, and if h
+// was unlocked or closed, it has ended with ErrNotHeld. For one parent it is one context: h and a
+// parent that goes on both keep what they have to end.
 // (TestAHoldKeepsNoMoreContextsThanItHasParents.)
 func withHold(parent context.Context, h *hold) context.Context {
 	if h == nil {
@@ -59,6 +59,22 @@ func TokenFrom(ctx context.Context) (token int64, ok bool) {
 		return c.hold.place.Ticket.Rev(), true
 	}
 	return 0, false
+}
+
+// RecallFrom returns a channel that is closed once the innermost hold that ctx came from is
+// recalled. The holder then has the grace of the request to come to a good point and unlock;
+// [Mutex.Deadline], or [Hold.Deadline], says until when. It is nil, and a receive from it blocks
+// for ever, if ctx comes from no hold, or from one that does not listen (see [WithRecall]). The
+// channel stays as it is when the hold ends otherwise: wait for the end of ctx, too.
+func RecallFrom(ctx context.Context) <-chan struct{} {
+	if ctx == nil {
+		return nil
+	}
+	c := holdContextOf(ctx)
+	if c == nil || c.hold.recall == nil {
+		return nil
+	}
+	return c.hold.recall.told
 }
 
 // holdKey is the key of a context's innermost holdContext.

@@ -50,7 +50,7 @@ type hold struct {
 	// Guarded by Session.mu.
 	depth    int              // Locks that nest, of all Mutexes
 	state    holdState        // changed by becomesLocked alone
-	why      error            // it has ended or is gone, nil before; mostly the cause of its contexts' end
+	why      error            // it has ended or is gone, nil before; mostly as its life
 	recall   *recallState     // nil if it does not listen
 	warns    *time.Timer      // of a loss that is not unlocked, nil while no claim waits for that
 	atPlace  list.Node[*hold] // in the holds of its place, until it has ended
@@ -73,8 +73,8 @@ func (st holdState) String() string {
 	return [...]string{"whole", "recalled", "ended", "gone"}[st]
 }
 
-// becomesLocked is the one transition of a hold's state. It panics if that would not go on. The life
-// of a hold that is whole no more has ended.
+// becomesLocked is the one transition of a hold's state. It panics if that would not go on. The
+// life of a hold that is whole no more has ended.
 func (h *hold) becomesLocked(next holdState, why error) {
 	was := h.state
 	if next <= was {
@@ -451,18 +451,4 @@ func (h *hold) lossLocked() error {
 		return h.lost(ErrMaxHold)
 	}
 	return nil
-}
-
-// countNests counts the reads of m that nest in h, a hold of another lockHandle, so that Close knows
-// them.
-func (m *lockHandle) countNests(h *hold, n int) {
-	if m == h.m {
-		return
-	}
-	if m.nests == nil {
-		m.nests = make(map[*hold]int)
-	}
-	if m.nests[h] += n; m.nests[h] == 0 {
-		delete(m.nests, h)
-	}
 }

@@ -31,8 +31,8 @@ type localLine struct {
 	markedNext *localLine // the one that was marked before it
 }
 
-// lineAtLocked is the local line of s for a name. Unused lines are kept for their key names, up to a
-// number: a line that is made then has two others looked at, of which those go that are not used.
+// lineAtLocked is the local line of s for a name. Unused lines are kept for their key names, up to
+// a number: a line that is made then has two others looked at, of which those go that are not used.
 func lineAtLocked(s *session, name string) *localLine {
 	if n := s.lines[name]; n != nil {
 		return n
@@ -116,8 +116,8 @@ func (n *localLine) inWayLocked(w *turn.Waiter[*claim]) (ahead int, inEtcd line.
 }
 
 // firstLocked is the claim that has had the turn for longest, of the claims that have it and have
-// not lost their holds. If all have lost theirs it is the owner. There is one. It looks at a few: if
-// these have lost theirs, so have mostly all.
+// not lost their holds. If all have lost theirs it is the owner. There is one. It looks at a few:
+// if these have lost theirs, so have mostly all.
 func (n *localLine) firstLocked() *claim {
 	looked := 0
 	for c := range n.queue.Having() {
@@ -295,7 +295,6 @@ func leavesRoomLocked(c *claim) admission {
 // The markedLines of a Session are the local lines whose admissions follow at the Unlock; they are
 // the Settler of its mutex.
 type markedLines struct {
-	s        *session
 	last     *localLine
 	settling bool // a goroutine makes the admissions that are left
 }
@@ -310,16 +309,16 @@ func (n *localLine) MarkLocked() {
 	}
 }
 
-// SettleLocked makes the admissions of the lines that were marked: a piece of them now, and the rest
-// in a goroutine. An admission may change its line, or end a lease, and so mark lines.
+// SettleLocked makes the admissions of the lines that were marked: a piece of them now, and the
+// rest in a goroutine. An admission may change its line, or end a lease, and so mark lines.
 //
 // Invariant: while mu is free, each line that is not marked is as its admission leaves it, and if
-// one is marked a goroutine is about to unlock mu. So no waiter waits for longer than that which may
-// have the turn beside its owner, TryRLock and TryAcquire wait only where
-// etcd has to tell first, and where a watch has to tell there is one, if there can be. Whatever
-// changes what an admission asks marks the line: the turn, the place of its owner, the view, and
-// the lease. (Time alone makes it only less certain: a lease that is not renewed lasts no longer.)
-// Do not call an admission by hand where something changes: a call that is forgotten is a hang.
+// one is marked a goroutine is about to unlock mu. So no waiter waits for longer than that which
+// may have the turn beside its owner, TryRLock and TryAcquire wait only where etcd has to tell
+// first, and where a watch has to tell there is one, if there can be. Whatever changes what an
+// admission asks marks the line: the turn, the place of its owner, the view, and the lease. (Time
+// alone makes it only less certain: a lease that is not renewed lasts no longer.) Do not call an
+// admission by hand where something changes: a call that is forgotten is a hang.
 // (TestAWaiterIsLetInByTheUnlockOfWhateverChanges.)
 func (all *markedLines) SettleLocked() {
 	for range guard.Piece {
@@ -332,17 +331,18 @@ func (all *markedLines) SettleLocked() {
 	}
 	if all.last != nil && !all.settling {
 		all.settling = true
-		all.s.tasks.Go(all.settle)
+		s := all.last.s
+		s.tasks.Go(func() { all.settle(&s.mu) })
 	}
 }
 
 // settle has the admissions made that SettleLocked has left: each Unlock makes a piece of them.
-func (all *markedLines) settle() {
+func (all *markedLines) settle(mu *guard.Mutex) {
 	for goesOn := true; goesOn; {
-		all.s.mu.Lock()
+		mu.Lock()
 		goesOn = all.last != nil
 		all.settling = goesOn
-		all.s.mu.Unlock()
+		mu.Unlock()
 	}
 }
 
@@ -411,12 +411,6 @@ func (n *localLine) RefuseLocked() {
 		n.tries = nil // a claim that comes from here on is not refused
 		n.s.tasks.Go(func() { guard.Pieces(&n.s.mu, tries.Firsts(), (*claim).refuseLocked) })
 	}
-}
-
-// refuseLocked ends the wait of c, which waits for no other contender.
-func (c *claim) refuseLocked() {
-	c.trying.Remove()
-	c.cancelLocked(errRefused)
 }
 
 // mayAdmitLocked reports whether c, which comes, and the waiters before it may all get the turn

@@ -495,3 +495,17 @@ func (m *lockHandle) coveredBy(h *hold) *hold {
 	}
 	return nil
 }
+
+// countNests counts the reads of m that nest in h, a hold of another lockHandle, so that Close
+// knows them.
+func (m *lockHandle) countNests(h *hold, n int) {
+	if m == h.m {
+		return
+	}
+	if m.nests == nil {
+		m.nests = make(map[*hold]int)
+	}
+	if m.nests[h] += n; m.nests[h] == 0 {
+		delete(m.nests, h)
+	}
+}

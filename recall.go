@@ -171,22 +171,6 @@ func (e *RecalledError) LogValue() slog.Value {
 		slog.String("by", e.By), slog.String("reason", e.Reason))
 }
 
-// RecallFrom returns a channel that is closed once the innermost hold that ctx came from is
-// recalled. The holder then has the grace of the request to come to a good point and unlock;
-// [Mutex.Deadline], or [Hold.Deadline], says until when. It is nil, and a receive from it blocks
-// for ever, if ctx comes from no hold, or from one that does not listen (see [WithRecall]). The
-// channel stays as it is when the hold ends otherwise: wait for the end of ctx, too.
-func RecallFrom(ctx context.Context) <-chan struct{} {
-	if ctx == nil {
-		return nil
-	}
-	c := holdContextOf(ctx)
-	if c == nil || c.hold.recall == nil {
-		return nil
-	}
-	return c.hold.recall.told
-}
-
 // recallState is what a hold that listens has of a recall. That of one that does not is nil.
 //
 // Invariant: a recalled hold ends by itself. Its contexts end when the grace is over, at the

@@ -55,7 +55,7 @@ func (s *session) open(client *clientv3.Client, of use, opts []SessionOption) er
 	}
 	s.cfg = &cfg
 	s.lines = make(map[string]*localLine)
-	s.marked.s, s.mu.Settler = s, &s.marked
+	s.mu.Settler = &s.marked
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.tasks = new(guard.Group)
 	s.etcd = etcd.New(s.ctx, client, cfg.ttl, &s.mu, s.tasks, (*listener)(s))

@@ -19,7 +19,7 @@ import (
 )
 
 // pure are the packages below internal/ that decide what follows, and do nothing else.
-var pure = []string{"lease/trust", "line", "recheck", "ticket", "turn"}
+var pure = []string{"lease/trust", "line", "list", "recheck", "ticket", "turn"}
 
 // A use against the direction couples a lower layer to what stands on it.
 func TestNothingIsUsedAgainstTheDirection(t *testing.T) {
@@ -45,7 +45,8 @@ var imports = map[string][]string{
 	"events":         nil,
 	"follow":         {"etcd", "etcd/attempt", "line", "recheck", "ticket"},
 	"guard":          nil,
-	"lease":          {"etcd", "etcd/attempt", "etcd/keepalive", "guard", "lease/trust"},
+	"list":           nil,
+	"lease":          {"etcd", "etcd/attempt", "etcd/keepalive", "guard", "lease/trust", "list"},
 	"lease/trust":    nil,
 	"line":           nil,
 	"queue": {
@@ -53,7 +54,7 @@ var imports = map[string][]string{
 	},
 	"recheck": nil,
 	"ticket":  {"line"},
-	"turn":    nil,
+	"turn":    {"list"},
 }
 
 // An import against the list couples a package to what stands above it.

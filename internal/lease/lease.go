@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/lease/trust"
 	"github.com/etcdlock/etcdlock/internal/list"
 )
@@ -199,7 +200,8 @@ func (l *Lease) overForSafe(why error) {
 	l.expiry.Reset(0)
 }
 
-// CheckLocked ends the lease if its time has passed. It may run at any time and any number of times.
+// CheckLocked ends the lease if its time has passed. It may run at any time and any number of
+// times.
 func (l *Lease) CheckLocked(now time.Time) {
 	if l.HasEndedLocked() {
 		return
@@ -295,6 +297,44 @@ func (l *Lease) endLocked(why error) {
 	}
 	l.tenants.EndedLocked()
 	l.WakeKeeper()
+}
+
+// endLives ends all lives on l, which is over or closed for why, and their contexts. When it
+// returns they all have ended, also those whose contexts another call ends at that time.
+func (l *Lease) endLives(why error) {
+	p := l.pool
+	p.safety.Lock()
+	defer p.safety.Unlock()
+	for n := 1; ; n++ {
+		if f, ok := l.whole.First(); ok {
+			f.endSafe(f.of.LostSafe(why))
+		} else if f, ok = l.ending.First(); ok {
+			p.safety.Unlock()
+			f.EndContexts()
+			p.safety.Lock()
+		} else {
+			return
+		}
+		if n%guard.Piece == 0 {
+			p.safety.Unlock()
+			p.safety.Lock()
+		}
+	}
+}
+
+// key is the key of a hold on l, or of a wait; empty if there is none. It takes the Session's mutex
+// only if there is no hold, which could wait for that.
+func (l *Lease) key() string {
+	p := l.pool
+	p.safety.Lock()
+	f, held := l.whole.First()
+	p.safety.Unlock()
+	if held {
+		return f.of.KeySafe()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return l.tenants.KeyLocked()
 }
 
 func (l *Lease) WakeKeeper() {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/list"
 )
 
@@ -184,8 +183,8 @@ func (f *Life) Context(k Key) Ender {
 	return f.contexts[k]
 }
 
-// Add makes c end with f. It returns c, or the one that was added with its key meanwhile. cause says
-// why f has ended already.
+// Add makes c end with f. It returns c, or the one that was added with its key meanwhile. cause
+// says why f has ended already.
 func (f *Life) Add(k Key, c Ender) (one Ender, cause error) {
 	p := f.lease.pool
 	p.safety.Lock()
@@ -219,49 +218,4 @@ func (f *Life) Contexts() int {
 	p.safety.Lock()
 	defer p.safety.Unlock()
 	return len(f.contexts)
-}
-
-// endLives ends all lives on l, which is over or closed for why, and their contexts. When it returns
-// they all have ended, also those whose contexts another call ends at that time.
-func (l *Lease) endLives(why error) {
-	p := l.pool
-	p.safety.Lock()
-	defer p.safety.Unlock()
-	for n := 1; ; n++ {
-		if f, ok := l.whole.First(); ok {
-			f.endSafe(f.of.LostSafe(why))
-		} else if f, ok = l.ending.First(); ok {
-			p.safety.Unlock()
-			f.EndContexts()
-			p.safety.Lock()
-		} else {
-			return
-		}
-		if n%guard.Piece == 0 {
-			p.safety.Unlock()
-			p.safety.Lock()
-		}
-	}
-}
-
-// key is the key of a hold on l, or of a wait; empty if there is none. It takes the Session's mutex
-// only if there is no hold, which could wait for that.
-func (l *Lease) key() string {
-	p := l.pool
-	p.safety.Lock()
-	f, held := l.whole.First()
-	p.safety.Unlock()
-	if held {
-		return f.of.KeySafe()
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return l.tenants.KeyLocked()
-}
-
-// endLives ends all lives on all leases: the Pool was closed.
-func (p *Pool) endLives() {
-	for _, l := range p.all() {
-		l.endLives(p.config.Error(Closed, nil))
-	}
 }

@@ -127,6 +127,13 @@ func (p *Pool) CloseLocked() {
 	}
 }
 
+// endLives ends all lives on all leases: the Pool was closed.
+func (p *Pool) endLives() {
+	for _, l := range p.all() {
+		l.endLives(p.config.Error(Closed, nil))
+	}
+}
+
 // ClosedLocked reports whether the Pool was closed.
 func (p *Pool) ClosedLocked() bool { return !p.closedAt.IsZero() }
 

@@ -144,8 +144,8 @@ func (q *Queue[W, K]) First() *Waiter[W] {
 	return w
 }
 
-// Early reports whether w, the first waiter, may share the owner's key even if other contenders have
-// come to etcd's line since: w came before the put of that key.
+// Early reports whether w, the first waiter, may share the owner's key even if other contenders
+// have come to etcd's line since: w came before the put of that key.
 func (q *Queue[W, K]) Early(w *Waiter[W]) bool {
 	return w.standing == Waiting && w.Shares && w.number <= q.gathered
 }
@@ -226,8 +226,8 @@ func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 	return false
 }
 
-// Gather notes that a key is about to be put, at which the owner or the chosen one will hold. If that
-// waiter shares, all that wait now, and share, are Early.
+// Gather notes that a key is about to be put, at which the owner or the chosen one will hold. If
+// that waiter shares, all that wait now, and share, are Early.
 func (q *Queue[W, K]) Gather() {
 	q.must("Gather", Taken, Passing)
 	holder := q.owner
