@@ -295,10 +295,10 @@ func (a call) entering(e ticket.Several) ticket.Several {
 // entered has the tickets judge the answer to their put, and begins the holds if no contender is
 // ahead. It returns what put returns, unless known is false: then the put must be sent again.
 func (a call) entered(entering ticket.Several, done etcd.Outcome) (h *hold, known bool, err error) {
-	s := a[0].m.s
+	s, answer := a[0].m.s, done.Answer
+	entering.Read(answer)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	answer := done.Answer
 	entrance := entering.Judge(answer)
 	a[0].place.Account.AnsweredLocked(answer, done.Prompt)
 	for i, c := range a {

@@ -3,7 +3,6 @@ package etcdlock
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/guard"
@@ -115,9 +114,9 @@ func (p *place) MeetsLocked(ahead line.Ahead) {
 	if m.limit == 0 {
 		return
 	}
-	for _, e := range slices.Concat(ahead.Last, ahead.Beside) {
+	for _, e := range ahead.Unlike {
 		other := e.Shape().Limit
-		if _, met := m.limits[other]; met || other == 0 || other == m.limit {
+		if _, met := m.limits[other]; met {
 			continue
 		}
 		if m.limits == nil {

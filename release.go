@@ -228,6 +228,7 @@ func whyUntold(ctx context.Context, done etcd.Outcome) (reasons []error) {
 // Unless the verdict is to send the release again, it is over with the error that send returns.
 func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticket.Verdict, error) {
 	s := r.h.m.s
+	r.Read(done.Answer)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Together() && done.Err != nil && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {

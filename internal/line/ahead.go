@@ -29,6 +29,7 @@ type Ahead struct {
 	// Beside has the predecessors of a permit, if the permit may hold beside all of them. Last
 	// is empty then.
 	Beside Line
+	Unlike Line  // some of those that count on another limit, one for each of these
 	own    Shape // of the place, if it is a permit
 
 	// Some says that Last has one predecessor of the place, but perhaps not the nearest. That
@@ -61,12 +62,24 @@ func Before(name string, own Entry, newest ...*pb.RangeResponse) Ahead {
 	return a
 }
 
+// mostUnlike is how many other limits an Ahead tells of: a limit is mostly changed once.
+const mostUnlike = 8
+
 // permits records the predecessors of a permit.
 func (a *Ahead) permits(l Line, own Entry) {
 	if s := own.Shape(); s.Kind == Permit {
 		a.own = s
+		before := l.Before(own)
 		if len(a.Last) == 0 {
-			a.Beside = l.Before(own)
+			a.Beside = before
+		}
+		for _, e := range before {
+			limit := e.Shape().Limit
+			same := func(o Entry) bool { return o.Shape().Limit == limit }
+			if limit != 0 && limit != s.Limit && len(a.Unlike) < mostUnlike &&
+				!slices.ContainsFunc(a.Unlike, same) {
+				a.Unlike = append(a.Unlike, e)
+			}
 		}
 	}
 }

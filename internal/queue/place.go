@@ -6,6 +6,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -243,7 +244,7 @@ func (p *Place) setLine(ahead line.Ahead, at *etcd.Epoch) {
 func (p *Place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
 	p.Ahead, p.epoch = ahead, told
 	p.line.local.MarkLocked()
-	for _, e := range ahead.Last {
+	for _, e := range ahead.Last[max(0, len(ahead.Last)-guard.Piece):] { // a permit may have many
 		p.keys.suspectOrphanLocked(e)
 	}
 	p.owner.MeetsLocked(ahead)

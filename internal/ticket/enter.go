@@ -26,6 +26,7 @@ type Entering struct {
 	n     int64      // how many keys of the line it reads
 	seen  int64      // TryLock: up to here nothing below the prefix is in its way
 	among line.Ahead // TryAcquire: the contenders that were there then
+	told  told       // what the answer that is judged next shows of the line
 
 	// In the transaction of a Several.
 	then, rest int        // how many ranges it has in the Then, and in the Else
@@ -136,10 +137,60 @@ func (e Entrance) String() string {
 	return [...]string{"unsure", "queued", "taken", "useless"}[e]
 }
 
+// told is what an answer shows of the line.
+type told struct {
+	known bool
+	ahead line.Ahead
+	among int       // TryLock: how many contenders were read
+	by    line.Line // TryRLock: those that block it by the chance of their keys
+}
+
+// Read has what an answer shows of the line ready for the Judge that follows. In a line of thousands
+// of permits it takes a while, so it is called before the mutex is taken: the put is its call's own
+// as long as it is under way. (TestWhatRunsUnderTheMutexIsBounded.)
+func (e *Entering) Read(a Answer) {
+	t := e.t
+	e.told = told{known: true}
+	switch own, there := a.find(0, t.Key); {
+	case a.Outcome != Answered || a.Empty:
+	case !e.try && a.Succeeded && e.crowd:
+		e.told.ahead = e.aheadOf(a)
+	case !e.try && a.Succeeded:
+		e.told.ahead = t.aheadOf(a)
+	case !e.try, a.Succeeded && t.Kind != line.Read:
+	default:
+		self := line.Entry{Key: t.Key, Lease: t.Lease}
+		if a.Succeeded {
+			self.Rev = a.Revision
+		} else if there {
+			self.Rev = own.Rev
+		}
+		e.told.by = t.blockingByChance(a, self)
+		if !a.Succeeded {
+			e.told.among, e.told.ahead = t.tried(a, self)
+		}
+	}
+}
+
+// tried is what an answer to TryLock, which was not let in, shows: how many contenders were read, and
+// what is ahead of own.
+func (t *Ticket) tried(a Answer, own line.Entry) (n int, ahead line.Ahead) {
+	if t.Kind != line.Read {
+		ahead, n = line.Among(t.Name, own, a.read(1))
+		return n, ahead
+	}
+	ahead, n = line.Among(t.Name, own, a.read(1), a.read(2))
+	return n, ahead.HeldBy(t.Name, a.read(3))
+}
+
 // Judge says what follows from an answer, and what is ahead of t in line. ahead is Unread if an
 // earlier copy has put the key.
 func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 	t := e.t
+	if !e.told.known {
+		e.Read(a)
+	}
+	defer func() { e.told.known = false }()
 	if a.Outcome == Answered && a.Succeeded {
 		t.sends()
 	}
@@ -160,10 +211,8 @@ func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 		return e.judgeTry(a, is)
 	case is != Queued:
 		return Useless, line.Ahead{} // it was there, and was deleted before it was read
-	case a.Succeeded && e.crowd:
-		return Queued, e.aheadOf(a)
 	case a.Succeeded:
-		return Queued, t.aheadOf(a)
+		return Queued, e.told.ahead
 	default:
 		return Queued, line.Ahead{} // by a copy: this answer shows no predecessors
 	}
@@ -176,17 +225,13 @@ func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 	if a.Succeeded && t.Kind != line.Read {
 		return Queued, e.among
 	}
-	if l := t.blockingByChance(a); len(l) > 0 {
-		return Taken, line.Ahead{Last: l, Whole: true}
+	if by := e.told.by; len(by) > 0 {
+		return Taken, line.Ahead{Last: by, Whole: true}
 	}
 	if a.Succeeded {
 		return Queued, line.None
 	}
-	ahead, n := line.Among(t.Name, t.Entry(), a.read(1))
-	if t.Kind == line.Read {
-		ahead, n = line.Among(t.Name, t.Entry(), a.read(1), a.read(2))
-		ahead = ahead.HeldBy(t.Name, a.read(3))
-	}
+	ahead, n := e.told.ahead, e.told.among
 	switch {
 	case n > 0 && (ahead.Whole || t.Kind == line.Permit), n >= int(nearest):
 		return Taken, ahead

@@ -18,12 +18,14 @@ import (
 // hold was certain.
 type Release struct {
 	t      *Ticket
-	others []*Ticket // the hold's other tickets; next is nil then
-	next   *Ticket   // nil if there is none, or none any more
-	moves  int64     // the lease that t's key is moved to, 0 if the key is deleted
-	reads  bool      // it reads what is there, if the key is not as it should be
-	copies bool      // an earlier request may have been carried out
-	missed bool      // for certain, the key was not there as t had put it
+	others []*Ticket  // the hold's other tickets; next is nil then
+	next   *Ticket    // nil if there is none, or none any more
+	told   bool       // ahead is by the answer that is judged next
+	ahead  line.Ahead // of next
+	moves  int64      // the lease that t's key is moved to, 0 if the key is deleted
+	reads  bool       // it reads what is there, if the key is not as it should be
+	copies bool       // an earlier request may have been carried out
+	missed bool       // for certain, the key was not there as t had put it
 }
 
 // all are the tickets that r releases.
@@ -134,15 +136,29 @@ type Now struct {
 	Final   bool // no other attempt is possible
 }
 
+// Read has what an answer shows of the line of the next ticket ready for the Judge that follows, as
+// Entering.Read does.
+func (r *Release) Read(a Answer) {
+	r.told, r.ahead = true, line.Ahead{}
+	if r.next != nil && a.Outcome == Answered && a.Succeeded {
+		r.ahead = r.next.aheadOf(a)
+	}
+}
+
 // Judge says what follows from an answer. After every verdict except the first two, t is
 // Removed, or Leaving if its key must still be removed.
 func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	t, next := r.t, r.next
-	r.next = nil
+	if next != nil && !r.told {
+		r.Read(a)
+	}
+	r.next, r.told = nil, false
 	r.copies = r.copies || a.Copies
 	if next != nil {
 		// Once t's key is gone no copy can put next's key any more.
-		f.Queued, f.Ahead = next.settle(a)
+		if f.Queued = next.settle(a); f.Queued {
+			f.Ahead = r.ahead
+		}
 	}
 	if a.Outcome != Answered {
 		f.Verdict = r.unanswered(a.Outcome, next != nil, now)

@@ -1,6 +1,7 @@
 package ticket
 
 import (
+	"iter"
 	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -63,17 +64,35 @@ func (e *Entering) ranges(a Answer) int {
 	return e.rest
 }
 
+// parts are the parts of an answer that are of each ticket.
+func (s Several) parts(a Answer) iter.Seq2[*Entering, Answer] {
+	return func(yield func(*Entering, Answer) bool) {
+		read := a.Read
+		for i := range s {
+			e, part, n := &s[i], a, len(read)
+			if i < len(s)-1 {
+				n = min(n, e.ranges(a))
+			}
+			part.Read, read = read[:n], read[n:]
+			if !yield(e, part) {
+				return
+			}
+		}
+	}
+}
+
+// Read is Entering.Read of each ticket.
+func (s Several) Read(a Answer) {
+	for e, part := range s.parts(a) {
+		e.Read(part)
+	}
+}
+
 // Judge says what follows from an answer, as Entering.Judge does. If it says Taken, the names
 // with a contender ahead are taken.
 func (s Several) Judge(a Answer) (is Entrance) {
 	var told [Useless + 1]int
-	read := a.Read
-	for i := range s {
-		e, part, n := &s[i], a, len(read)
-		if i < len(s)-1 {
-			n = min(n, e.ranges(a))
-		}
-		part.Read, read = read[:n], read[n:]
+	for e, part := range s.parts(a) {
 		is, e.ahead = e.Judge(part)
 		told[is]++
 	}

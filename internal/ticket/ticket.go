@@ -266,21 +266,15 @@ func (t *Ticket) claimRevision(a Answer, i int) Entrance {
 }
 
 // settle finds t in the answer to the release that should have put its key. It reports whether t
-// stands in line, and what is ahead of it.
-func (t *Ticket) settle(a Answer) (queued bool, ahead line.Ahead) {
+// stands in line.
+func (t *Ticket) settle(a Answer) (queued bool) {
 	if a.Outcome != Answered {
 		if a.Doubtful() {
 			t.sends()
 		}
-		return false, ahead
+		return false
 	}
-	if t.claimRevision(a, 1) != Queued {
-		return false, ahead
-	}
-	if a.Succeeded {
-		ahead = t.aheadOf(a)
-	}
-	return true, ahead
+	return t.claimRevision(a, 1) == Queued
 }
 
 // in reports whether t's very key was read, by the i-th range.
