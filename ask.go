@@ -20,10 +20,10 @@ import (
 // WithAsk makes the waits of Lock, RLock, Acquire, LockAll, Do, Lead and their like ask the holder
 // to give way: while it lasts, such a wait recalls with r, as [Recall] does, each contender that
 // holds before it, once a hold. It asks those that hold when it queues, and later ones as they
-// begin to hold. Of several readers or permits it asks all. It does not ask a contender that only
-// waits, nor a holder that does not listen (see [WithRecall]). It asks a hold of the same Session,
-// too, without a request. Nothing is overtaken: the wait keeps its place, and gets in once the
-// holder has unlocked.
+// begin to hold. Of several readers or permits it asks all, the first 1,000 if they are more. It
+// does not ask a contender that only waits, nor a holder that does not listen (see [WithRecall]).
+// It asks a hold of the same Session, too, without a request. Nothing is overtaken: the wait keeps
+// its place, and gets in once the holder has unlocked.
 //
 // TryLock and its like ask no contender. A Semaphore's wait for one permit asks all that hold one.
 // Of the waits of a Session, the one with the shortest grace asks for all. A wait with other

@@ -71,6 +71,32 @@ func TestAllWaitsOfASessionAskByOneGoroutine(t *testing.T) {
 	require.LessOrEqual(t, costs[1][1].goroutines, costs[0][1].goroutines+more)
 }
 
+// At rest all waits of a Session that ask recheck the holders between them, as often as a waiter
+// rechecks its place: once in a TTL and a third.
+func TestAtRestWaitsThatAskCostARecheck(t *testing.T) {
+	const waits, hours = 10, 3
+	var requests []int
+	for _, opts := range [][]etcdlock.Option{nil, {asks}} {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")
+			tests.LockWithin(t, mu, time.Second)
+			b := tests.SessionOf(t, etcd, "b")
+			for range waits {
+				tests.LockLater(contract.MutexOf(t, b, "n", opts...))
+			}
+			time.Sleep(time.Hour)
+			watches, sent := etcd.Watches(), len(tests.CallsOf("b", etcd.Calls("")))
+			time.Sleep(hours * time.Hour)
+			require.Equal(t, watches, etcd.Watches())
+			requests = append(requests, len(tests.CallsOf("b", etcd.Calls("")))-sent)
+			require.NoError(t, b.Close(context.Background()))
+			require.NoError(t, mu.Unlock(context.Background()))
+		})
+	}
+	t.Log(requests)
+	require.InEpsilon(t, hours*float64(time.Hour)/float64(tests.TTL*4/3), requests[1]-requests[0], 0.1)
+}
+
 // A hand-over in a line in which all ask costs etcd a few transactions, and for each Session that
 // waits an event, a read and a watch: the number of the Sessions, not its square.
 func TestAHandOverTellsEachAskerOnce(t *testing.T) {
@@ -86,8 +112,8 @@ func TestAHandOverTellsEachAskerOnce(t *testing.T) {
 					holding <- mu
 				}()
 				synctest.Wait()
+				etcd.Delay(fmt.Sprint("w", i), time.Millisecond) // all read before one has written
 			}
-			time.Sleep(2*time.Second - time.Duration(time.Now().UnixNano())%time.Second)
 			const rounds = 10
 			counts := make(map[string]int)
 			for range rounds {
@@ -317,6 +343,9 @@ func TestAWaitThatIsOverAsksNobody(t *testing.T) {
 		require.NoError(t, second.Unlock(context.Background()))
 		require.NoError(t, tests.SoonOr(t, in, "the wait does not get in"))
 		require.NoError(t, last.Unlock(context.Background()))
+		closes := time.Now()
+		require.NoError(t, s.Close(context.Background()))
+		require.Less(t, time.Since(closes), time.Second, "it waits for what is left of a wait")
 	})
 }
 
