@@ -288,10 +288,12 @@ func (l *Lease) endLocked(why error) {
 	why = l.over
 	l.expiry.Stop()
 	l.pool.safety.Unlock()
-	l.pool.mu.After(func() { l.endLives(why) })
+	l.pool.mu.After(func() {
+		l.endLives(why)
+		close(l.dead) // which wakes as many as wait
+	})
 	served := l.state == serving // until now
 	l.becomesLocked(ended, why)
-	close(l.dead)
 	if served {
 		l.replacedLocked()
 	}
