@@ -159,9 +159,9 @@ func (f *fileChange) node(n ast.Node) bool {
 	case *ast.FuncLit:
 		f.counts(n.Body, "")
 	case *ast.ForStmt:
-		f.counts(n.Body, "")
+		f.counts(n.Body, "for")
 	case *ast.RangeStmt:
-		f.counts(n.Body, "")
+		f.counts(n.Body, "for")
 	case *ast.GoStmt:
 		f.begins(n.Call)
 	case *ast.SelectorExpr:
@@ -172,9 +172,9 @@ func (f *fileChange) node(n ast.Node) bool {
 	return true
 }
 
-// counts makes a block count a step.
-func (f *fileChange) counts(block *ast.BlockStmt, first string) {
-	f.insert(block.Lbrace+1, fmt.Sprintf("%s %s.At(%d); ", first, alias, f.site(block.Lbrace)))
+// counts makes a block of a kind count a step.
+func (f *fileChange) counts(block *ast.BlockStmt, kind string) {
+	f.insert(block.Lbrace+1, fmt.Sprintf(" %s.At(%d); ", alias, f.site(block.Lbrace, kind)))
 }
 
 // begins makes a goroutine tell that it has begun.
@@ -200,7 +200,7 @@ func (f *fileChange) mutex(n *ast.SelectorExpr) {
 	case "RWMutex":
 		f.fail(n, "package steps has no RWMutex")
 	case "Mutex":
-		site := f.site(n.Pos())
+		site := f.site(n.Pos(), "")
 		f.changes = append(f.changes, change{f.offset(n.Pos()), f.offset(n.End()),
 			fmt.Sprintf("%s.Mutex[declares%d]", alias, site)})
 		fmt.Fprintf(&f.types, "\ntype declares%d struct{}\n\nfunc (declares%[1]d) Declaration() string"+
@@ -304,7 +304,7 @@ func calleeOf(fn ast.Expr) *ast.Ident {
 
 // wrap gives an expression to a function of package steps, which returns it.
 func (f *fileChange) wrap(by string, e ast.Expr) {
-	f.insert(e.Pos(), fmt.Sprintf("%s.%s(%d, ", alias, by, f.site(e.Pos())))
+	f.insert(e.Pos(), fmt.Sprintf("%s.%s(%d, ", alias, by, f.site(e.Pos(), by)))
 	f.insert(e.End(), ")")
 }
 
@@ -314,15 +314,17 @@ func (f *fileChange) insert(at token.Pos, text string) {
 
 func (f *fileChange) offset(at token.Pos) int { return f.fset.PositionFor(at, false).Offset }
 
-// site is the number of a place in the source.
-func (f *fileChange) site(at token.Pos) int {
+// site is the number of a place in the source, of a kind.
+func (f *fileChange) site(at token.Pos, kind string) int {
 	path, err := filepath.Rel(f.module, f.path)
 	if err != nil {
 		f.err = err
 	}
 	name := fmt.Sprintf("%s:%d", filepath.ToSlash(path), f.fset.PositionFor(at, false).Line)
-	if f.in != "" {
-		name += " " + f.in
+	for _, more := range []string{f.in, kind} {
+		if more != "" {
+			name += " " + more
+		}
 	}
 	f.sites = append(f.sites, name)
 	return len(f.sites) - 1

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/bound/steps"
@@ -22,51 +20,54 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// ttl of all Sessions.
+// ttl is that of all Sessions. A renewal is sent each 8 s.
 const ttl = 24 * time.Second
 
-// A world is a Session beside n others.
+// name is the one that the others want, if they want one name.
+const name = "n"
+
+// A world is a Session of the process "a", beside n others.
 type world struct {
 	*testing.T
 	n    int
 	etcd *fake.Server
-	s    *etcdlock.Session // the one that is looked at: of the process "a"
-	rest []*etcdlock.Session
+	s    *etcdlock.Session
+	all  []*etcdlock.Session // s, and those of other processes
+	left sync.WaitGroup      // goroutines of the test
 
-	mu     sync.Mutex // not held across anything
-	holds  []held     // of the others
-	all    sync.WaitGroup
-	end    context.CancelFunc // of the waits of the others
-	waits  context.Context
-	counts []count
+	waits context.Context // of the calls of the others
+	end   context.CancelFunc
+	ends  []context.CancelFunc // of each call
+
+	mu      sync.Mutex // not held across anything
+	holds   []held     // of the others in s
+	handles []closer   // that they have used
+
+	rows []row
 }
 
-// held is a hold, of whatever kind.
+// held is a Hold, or a Mutex that is held.
 type held interface {
 	Unlock(ctx context.Context) error
 	Context(parent context.Context) context.Context
 	Token() int64
 	Key() string
 	Deadline() time.Time
+	SetInfo(ctx context.Context, info string) error
 }
 
-// A count is what was counted of something that happened.
-type count struct {
-	what  string
-	steps steps.Counts
+type closer interface {
+	Close(ctx context.Context) error
 }
 
-// session is a Session of a process.
-func (w *world) session(process string, opts ...etcdlock.SessionOption) *etcdlock.Session {
-	opts = append([]etcdlock.SessionOption{
-		etcdlock.WithTTL(ttl), etcdlock.WithOwner(process)}, opts...)
-	s, err := etcdlock.NewSession(w.etcd.Client(process), opts...)
-	require.NoError(w, err)
-	w.rest = append(w.rest, s)
-	return s
+// A row is what was counted of something that happened, by the declarations of the mutexes.
+type row struct {
+	what   string
+	kind   kind
+	counts map[string]steps.Counts
 }
 
-// inWorld calls f in a world, which it ends.
+// inWorld calls f in a world, and ends that.
 func inWorld(t *testing.T, n int, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, n: n, etcd: fake.NewServer()}
@@ -76,39 +77,40 @@ func inWorld(t *testing.T, n int, f func(w *world)) {
 		f(w)
 		w.end()
 		w.etcd.Intercept(nil)
+		w.etcd.Delay("a", 0)
 		w.etcd.Heal("a")
-		for _, s := range w.rest {
+		for _, s := range w.all {
 			_ = s.Close(context.Background())
 		}
-		w.all.Wait()
+		w.left.Wait()
 		time.Sleep(time.Hour)
 	})
 }
 
-// mutexOfSession is where the mutex of a Session is declared.
-const mutexOfSession = "internal/guard/guard.go:13"
+// session is a Session of a process.
+func (w *world) session(process string) *etcdlock.Session {
+	s, err := etcdlock.NewSession(w.etcd.Client(process),
+		etcdlock.WithTTL(ttl), etcdlock.WithOwner(process))
+	require.NoError(w, err)
+	w.all = append(w.all, s)
+	return s
+}
 
-// counts what follows from f, until all have come to rest.
-func (w *world) count(what string, f func()) {
+// count counts what follows from f, until all goroutines have come to rest.
+func (w *world) count(what string, of kind, f func()) {
 	synctest.Wait()
 	steps.Reset()
 	f()
 	synctest.Wait()
-	w.counts = append(w.counts, count{what, steps.Read()[mutexOfSession]})
+	w.rows = append(w.rows, row{what, of, steps.Read()})
 }
 
-// has notes a hold of the others.
-func (w *world) has(h held) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.holds = append(w.holds, h)
-}
-
-// each calls f in n goroutines, one after the other. Each has begun to wait, or has returned, when
-// the next one begins.
-func (w *world) each(f func(i int)) {
+// each calls f in n goroutines. The first one has come to rest before the others begin.
+func (w *world) each(f func(ctx context.Context, i int)) {
 	for i := range w.n {
-		w.all.Go(func() { f(i) })
+		ctx, end := context.WithCancel(w.waits)
+		w.ends = append(w.ends, end)
+		w.left.Go(func() { f(ctx, i) })
 		if i == 0 {
 			synctest.Wait()
 		}
@@ -116,268 +118,77 @@ func (w *world) each(f func(i int)) {
 	synctest.Wait()
 }
 
-func (w *world) lock(s *etcdlock.Session, name string, opts ...etcdlock.Option) {
-	h, err := s.Lock(w.waits, name, opts...)
-	w.came(h, err)
-}
-
+// came notes what has become of a call of the others.
 func (w *world) came(h held, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if err == nil {
-		w.has(h)
-	} else if !errors.Is(err, context.Canceled) && !errors.Is(err, etcdlock.ErrClosed) &&
-		!errors.Is(err, etcdlock.ErrLocked) {
-		w.Error(err)
+		w.holds = append(w.holds, h)
+		return
 	}
+	for _, expected := range []error{context.Canceled, etcdlock.ErrClosed, etcdlock.ErrLocked} {
+		if errors.Is(err, expected) {
+			return
+		}
+	}
+	w.Error(err)
 }
 
-func (w *world) rw(s *etcdlock.Session, name string, opts ...etcdlock.Option) *etcdlock.RWMutex {
-	rw, err := s.RWMutex(name, opts...)
+// uses notes a handle of the others.
+func (w *world) uses(c closer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.handles = append(w.handles, c)
+}
+
+func (w *world) lock(ctx context.Context, name string, opts ...etcdlock.Option) {
+	m, err := w.s.Mutex(name, opts...)
 	require.NoError(w, err)
+	w.uses(m)
+	w.came(m, m.Lock(ctx))
+}
+
+func (w *world) rw(opts ...etcdlock.Option) *etcdlock.RWMutex {
+	rw, err := w.s.RWMutex(name, opts...)
+	require.NoError(w, err)
+	w.uses(rw)
 	return rw
 }
 
-func (w *world) semaphore(s *etcdlock.Session, name string, limit int) *etcdlock.Semaphore {
-	sem, err := s.Semaphore(name, limit)
+func (w *world) semaphore(limit int) *etcdlock.Semaphore {
+	sem, err := w.s.Semaphore(name, limit)
 	require.NoError(w, err)
+	w.uses(sem)
 	return sem
 }
 
-const name = "n"
+// another is another process that holds a name.
+func (w *world) another(names ...string) {
+	b := w.session("b")
+	for _, name := range names {
+		_, err := b.Lock(context.Background(), name)
+		require.NoError(w, err)
+	}
+}
 
-// strangers puts n keys of processes without this library, of a shape.
+// names are n names.
+func (w *world) names() []string {
+	names := make([]string, w.n)
+	for i := range names {
+		names[i] = fmt.Sprint("name-", i)
+	}
+	return names
+}
+
+// strangers puts n keys of a shape, of no Session.
 func (w *world) strangers(shape line.Shape) {
 	granted, err := w.etcd.Client("strangers").Grant(context.Background(), 100_000)
 	require.NoError(w, err)
 	for range w.n {
-		for {
-			if id, ok := line.Draw(uuid.New(), shape); ok {
-				require.NoError(w, w.etcd.PutKey(line.Key(name, id), granted.ID))
-				break
-			}
+		id, ok := line.Draw(uuid.New(), shape)
+		for !ok {
+			id, ok = line.Draw(uuid.New(), shape)
 		}
-	}
-	w.Cleanup(func() { w.etcd.RevokeLease(granted.ID) })
-}
-
-// A company is n others.
-type company struct {
-	name string
-	come func(w *world)
-}
-
-var companies = []company{
-	{"nobody", func(w *world) {}},
-	{"reads that hold", func(w *world) {
-		rw := w.rw(w.s, name)
-		w.each(func(int) { w.came(rw.RLock(w.waits)) })
-	}},
-	{"reads that hold and listen", func(w *world) {
-		rw := w.rw(w.s, name, etcdlock.WithRecall(time.Minute))
-		w.each(func(int) { w.came(rw.RLock(w.waits)) })
-	}},
-	{"reads that hold, and reads that wait behind a lock", func(w *world) {
-		rw := w.rw(w.s, name)
-		w.each(func(int) { w.came(rw.RLock(w.waits)) })
-		w.all.Go(func() { w.lock(w.s, name) })
-		synctest.Wait()
-		w.each(func(int) { w.came(rw.RLock(w.waits)) })
-	}},
-	{"reads that wait for another process", func(w *world) {
-		w.lock(w.session("b"), name)
-		rw := w.rw(w.s, name)
-		w.each(func(int) { w.came(rw.RLock(w.waits)) })
-	}},
-	{"locks that wait", func(w *world) {
-		w.lock(w.s, name)
-		w.each(func(int) { w.lock(w.s, name) })
-	}},
-	{"locks that wait for another process", func(w *world) {
-		w.lock(w.session("b"), name)
-		w.each(func(int) { w.lock(w.s, name) })
-	}},
-	{"permits that hold", func(w *world) {
-		sem := w.semaphore(w.s, name, 65_535)
-		w.each(func(int) { w.came(sem.Acquire(w.waits, 1)) })
-	}},
-	{"permits that hold, and permits that wait", func(w *world) {
-		sem := w.semaphore(w.s, name, w.n)
-		w.each(func(int) { w.came(sem.Acquire(w.waits, 1)) })
-		w.each(func(int) { w.came(sem.Acquire(w.waits, 1)) })
-	}},
-	{"permits that wait for another process", func(w *world) {
-		w.came(w.semaphore(w.session("b"), name, 65_535).Acquire(w.waits, 65_535))
-		sem := w.semaphore(w.s, name, 65_535)
-		w.each(func(int) { w.came(sem.Acquire(w.waits, 1)) })
-	}},
-	{"tries to read, while the first read is put", func(w *world) {
-		w.etcd.Delay("a", time.Second)
-		rw := w.rw(w.s, name)
-		w.all.Go(func() { w.came(rw.RLock(w.waits)) })
-		synctest.Wait()
-		w.each(func(int) { w.came(rw.TryRLock(w.waits)) })
-	}},
-	{"names that are held", func(w *world) {
-		w.each(func(i int) { w.lock(w.s, fmt.Sprint("held-", i)) })
-	}},
-	{"names that are held, and listen", func(w *world) {
-		w.each(func(i int) {
-			w.lock(w.s, fmt.Sprint("held-", i), etcdlock.WithRecall(time.Minute))
-		})
-	}},
-	{"names that are waited for", func(w *world) {
-		b := w.session("b")
-		w.each(func(i int) { w.lock(b, fmt.Sprint("held-", i)) })
-		w.each(func(i int) { w.lock(w.s, fmt.Sprint("held-", i)) })
-	}},
-	{"names that are locked together", func(w *world) {
-		w.each(func(i int) {
-			if i%10 != 0 {
-				return
-			}
-			var names []string
-			for j := range 10 {
-				names = append(names, fmt.Sprint("held-", i+j))
-			}
-			w.came(w.s.LockAll(w.waits, names...))
-		})
-	}},
-	{"names that were locked", func(w *world) {
-		w.each(func(i int) {
-			h, err := w.s.Lock(w.waits, fmt.Sprint("held-", i))
-			require.NoError(w, err)
-			require.NoError(w, h.Unlock(context.Background()))
-		})
-	}},
-	{"names that linger", func(w *world) {
-		w.each(func(i int) {
-			h, err := w.s.Lock(w.waits, fmt.Sprint("held-", i), etcdlock.WithLinger(time.Hour))
-			require.NoError(w, err)
-			require.NoError(w, h.Unlock(context.Background()))
-		})
-	}},
-	{"contexts of a hold", func(w *world) {
-		w.lock(w.s, name)
-		type key struct{}
-		for i := range w.n {
-			w.holds[0].Context(context.WithValue(context.Background(), key{}, i))
-		}
-	}},
-	{"reads that were lost", func(w *world) {
-		rw := w.rw(w.s, name)
-		w.each(func(int) { w.came(rw.RLock(w.waits)) })
-		w.etcd.RevokeLease(w.s.Lease())
-		time.Sleep(ttl)
-	}},
-	{"permits of another process", func(w *world) {
-		sem := w.semaphore(w.session("b"), name, 65_535)
-		w.each(func(int) { w.came(sem.Acquire(w.waits, 1)) })
-	}},
-	{"readers of other processes", func(w *world) { w.strangers(line.Shape{Kind: line.Read}) }},
-	{"locks of other processes", func(w *world) { w.strangers(line.Shape{}) }},
-}
-
-// A probe is a call that is made, for a name, and then undone.
-type probe struct {
-	name string
-	call func(ctx context.Context, w *world, name string) (held, error)
-}
-
-var probes = []probe{
-	{"Lock", func(ctx context.Context, w *world, name string) (held, error) {
-		return w.s.Lock(ctx, name)
-	}},
-	{"TryLock", func(ctx context.Context, w *world, name string) (held, error) {
-		return w.s.TryLock(ctx, name)
-	}},
-	{"RLock", func(ctx context.Context, w *world, name string) (held, error) {
-		return w.rw(w.s, name).RLock(ctx)
-	}},
-	{"TryRLock", func(ctx context.Context, w *world, name string) (held, error) {
-		return w.rw(w.s, name).TryRLock(ctx)
-	}},
-	{"Acquire", func(ctx context.Context, w *world, name string) (held, error) {
-		return w.semaphore(w.s, name, 65_535).Acquire(ctx, 1)
-	}},
-	{"TryAcquire", func(ctx context.Context, w *world, name string) (held, error) {
-		return w.semaphore(w.s, name, 65_535).TryAcquire(ctx, 1)
-	}},
-	{"LockAll", func(ctx context.Context, w *world, name string) (held, error) {
-		return w.s.LockAll(ctx, name, "beside-it")
-	}},
-	{"TryLockAll", func(ctx context.Context, w *world, name string) (held, error) {
-		return w.s.TryLockAll(ctx, name, "beside-it")
-	}},
-}
-
-// try makes the call, and undoes it.
-func (w *world) try(p probe, name string) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	type result struct {
-		h   held
-		err error
-	}
-	came := make(chan result, 1)
-	what := p.name + " of " + name
-	w.count(what, func() {
-		go func() {
-			h, err := p.call(ctx, w, name)
-			came <- result{h, err}
-		}()
-	})
-	var r result
-	select {
-	case r = <-came:
-	default:
-		w.count("the end of its wait", func() { cancel(); synctest.Wait() })
-		select {
-		case r = <-came:
-		case <-time.After(10 * time.Second):
-			w.Fatal(what, "does not end")
-		}
-	}
-	switch {
-	case r.err == nil:
-		w.count("Context", func() { r.h.Context(context.Background()) })
-		w.count("Token", func() { r.h.Token() })
-		w.count("Deadline", func() { r.h.Deadline() })
-		w.count("Unlock", func() { _ = r.h.Unlock(context.Background()) })
-	case errors.Is(r.err, etcdlock.ErrLocked):
-		w.counts[len(w.counts)-1].what += ", refused"
+		require.NoError(w, w.etcd.PutKey(line.Key(name, id), granted.ID))
 	}
 }
-
-func TestExplore(t *testing.T) {
-	for _, c := range companies {
-		t.Run(c.name, func(t *testing.T) {
-			var at [2][]count
-			for i, n := range []int{200, 2000} {
-				began := time.Now()
-				inWorld(t, n, func(w *world) {
-					w.count("they come", func() { c.come(w) })
-					for _, p := range probes {
-						for _, of := range []string{name, "free"} {
-							w.try(p, of)
-						}
-					}
-					w.count("a renewal", func() { time.Sleep(ttl / 3) })
-					w.count("Close", func() { _ = w.s.Close(context.Background()) })
-					at[i] = w.counts
-				})
-				t.Logf("%d: %v", n, time.Since(began))
-			}
-			for i := range min(len(at[0]), len(at[1])) {
-				a, b := at[0][i], at[1][i]
-				bad := " "
-				if b.steps.Steps > a.steps.Steps*6/5+20 {
-					bad = "*"
-				}
-				t.Logf("%s %-40s %8d %8d   longest %8d %8d  %v", bad, a.what+"/"+b.what, a.steps.Steps, b.steps.Steps,
-					a.steps.Longest, b.steps.Longest, b.steps.Of[:min(2, len(b.steps.Of))])
-			}
-		})
-	}
-}
-
-var _ = slices.Contains[[]int]
-var _ clientv3.LeaseID
