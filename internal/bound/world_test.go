@@ -1,0 +1,194 @@
+//go:build bound
+
+package bound_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/bound/steps"
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// ttl is that of all Sessions. A renewal is sent each 8 s.
+const ttl = 24 * time.Second
+
+// name is the one that the others want, if they want one name.
+const name = "n"
+
+// A world is a Session of the process "a", beside n others.
+type world struct {
+	*testing.T
+	n    int
+	etcd *fake.Server
+	s    *etcdlock.Session
+	all  []*etcdlock.Session // s, and those of other processes
+	left sync.WaitGroup      // goroutines of the test
+
+	waits context.Context // of the calls of the others
+	end   context.CancelFunc
+	ends  []context.CancelFunc // of each call
+
+	mu      sync.Mutex // not held across anything
+	holds   []held     // of the others in s
+	handles []closer   // that they have used
+
+	rows []row
+}
+
+// held is a Hold, or a Mutex that is held.
+type held interface {
+	Unlock(ctx context.Context) error
+	Context(parent context.Context) context.Context
+	Token() int64
+	Key() string
+	Deadline() time.Time
+	SetInfo(ctx context.Context, info string) error
+}
+
+type closer interface {
+	Close(ctx context.Context) error
+}
+
+// A row is what was counted of something that happened, by the declarations of the mutexes.
+type row struct {
+	what   string
+	kind   kind
+	counts map[string]steps.Counts
+}
+
+// inWorld calls f in a world, and ends that.
+func inWorld(t *testing.T, n int, f func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t, n: n, etcd: fake.NewServer()}
+		w.etcd.ForgetCalls()
+		w.waits, w.end = context.WithCancel(context.Background())
+		w.s = w.session("a")
+		f(w)
+		w.end()
+		w.etcd.Intercept(nil)
+		w.etcd.Delay("a", 0)
+		w.etcd.Heal("a")
+		for _, s := range w.all {
+			_ = s.Close(context.Background())
+		}
+		w.left.Wait()
+		time.Sleep(time.Hour)
+	})
+}
+
+// session is a Session of a process.
+func (w *world) session(process string) *etcdlock.Session {
+	s, err := etcdlock.NewSession(w.etcd.Client(process),
+		etcdlock.WithTTL(ttl), etcdlock.WithOwner(process))
+	require.NoError(w, err)
+	w.all = append(w.all, s)
+	return s
+}
+
+// count counts what follows from f, until all goroutines have come to rest.
+func (w *world) count(what string, of kind, f func()) {
+	synctest.Wait()
+	steps.Reset()
+	f()
+	synctest.Wait()
+	w.rows = append(w.rows, row{what, of, steps.Read()})
+}
+
+// each calls f in n goroutines. The first one has come to rest before the others begin.
+func (w *world) each(f func(ctx context.Context, i int)) {
+	for i := range w.n {
+		ctx, end := context.WithCancel(w.waits)
+		w.ends = append(w.ends, end)
+		w.left.Go(func() { f(ctx, i) })
+		if i == 0 {
+			synctest.Wait()
+		}
+	}
+	synctest.Wait()
+}
+
+// came notes what has become of a call of the others.
+func (w *world) came(h held, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		w.holds = append(w.holds, h)
+		return
+	}
+	for _, expected := range []error{context.Canceled, etcdlock.ErrClosed, etcdlock.ErrLocked} {
+		if errors.Is(err, expected) {
+			return
+		}
+	}
+	w.Error(err)
+}
+
+// uses notes a handle of the others.
+func (w *world) uses(c closer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.handles = append(w.handles, c)
+}
+
+func (w *world) lock(ctx context.Context, name string, opts ...etcdlock.Option) {
+	m, err := w.s.Mutex(name, opts...)
+	require.NoError(w, err)
+	w.uses(m)
+	w.came(m, m.Lock(ctx))
+}
+
+func (w *world) rw(opts ...etcdlock.Option) *etcdlock.RWMutex {
+	rw, err := w.s.RWMutex(name, opts...)
+	require.NoError(w, err)
+	w.uses(rw)
+	return rw
+}
+
+func (w *world) semaphore(limit int) *etcdlock.Semaphore {
+	sem, err := w.s.Semaphore(name, limit)
+	require.NoError(w, err)
+	w.uses(sem)
+	return sem
+}
+
+// another is another process that holds a name.
+func (w *world) another(names ...string) {
+	b := w.session("b")
+	for _, name := range names {
+		_, err := b.Lock(context.Background(), name)
+		require.NoError(w, err)
+	}
+}
+
+// names are n names.
+func (w *world) names() []string {
+	names := make([]string, w.n)
+	for i := range names {
+		names[i] = fmt.Sprint("name-", i)
+	}
+	return names
+}
+
+// strangers puts n keys of a shape, of no Session.
+func (w *world) strangers(shape line.Shape) {
+	granted, err := w.etcd.Client("strangers").Grant(context.Background(), 100_000)
+	require.NoError(w, err)
+	for range w.n {
+		id, ok := line.Draw(uuid.New(), shape)
+		for !ok {
+			id, ok = line.Draw(uuid.New(), shape)
+		}
+		require.NoError(w, w.etcd.PutKey(line.Key(name, id), granted.ID))
+	}
+}
