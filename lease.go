@@ -101,7 +101,7 @@ func (s *Session) Do(
 func (s *Session) TryDo(
 	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
 ) error {
-	return doWith(ctx, "Do", fn, func() (*Hold, error) { return s.TryLock(ctx, name, opts...) })
+	return doWith(ctx, "TryDo", fn, func() (*Hold, error) { return s.TryLock(ctx, name, opts...) })
 }
 
 // LockAll waits until it holds the locks of all the names: 1 to 32, each once. ctx bounds the wait
@@ -148,7 +148,7 @@ func (s *Session) DoAll(
 func (s *Session) TryDoAll(
 	ctx context.Context, names []string, fn func(ctx context.Context) error,
 ) error {
-	return doWith(ctx, "DoAll", fn, func() (*Hold, error) { return s.TryLockAll(ctx, names...) })
+	return doWith(ctx, "TryDoAll", fn, func() (*Hold, error) { return s.TryLockAll(ctx, names...) })
 }
 
 // Close ends every hold of the Session (their contexts end with the cause

@@ -260,17 +260,19 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 // the release was not confirmed. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the
 // wait alone.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	return m.do(ctx, fn, false)
+	return m.do(ctx, "Do", fn, false)
 }
 
 // TryDo is Do with TryLock in place of Lock.
 func (m *Mutex) TryDo(ctx context.Context, fn func(ctx context.Context) error) error {
-	return m.do(ctx, fn, true)
+	return m.do(ctx, "TryDo", fn, true)
 }
 
-func (m *Mutex) do(ctx context.Context, fn func(ctx context.Context) error, try bool) (err error) {
+func (m *Mutex) do(
+	ctx context.Context, op string, fn func(ctx context.Context) error, try bool,
+) error {
 	if fn == nil {
-		return notRun(errors.New("etcdlock: Do: nil function"))
+		return notRun(errors.New("etcdlock: " + op + ": nil function"))
 	}
 	h, started, err := m.lock(ctx, try)
 	if err != nil {

@@ -102,7 +102,7 @@ func (rw *RWMutex) RDo(ctx context.Context, fn func(ctx context.Context) error) 
 
 // TryRDo is RDo with TryRLock in place of RLock.
 func (rw *RWMutex) TryRDo(ctx context.Context, fn func(ctx context.Context) error) error {
-	return doWith(ctx, "RDo", fn, func() (*Hold, error) { return rw.TryRLock(ctx) })
+	return doWith(ctx, "TryRDo", fn, func() (*Hold, error) { return rw.TryRLock(ctx) })
 }
 
 // check is the error of an RWMutex that was not made here.

@@ -125,7 +125,7 @@ func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) 
 
 // TryDo is Do with TryAcquire in place of Acquire.
 func (s *Semaphore) TryDo(ctx context.Context, n int, fn func(ctx context.Context) error) error {
-	return doWith(ctx, "Do", fn, func() (*Hold, error) { return s.TryAcquire(ctx, n) })
+	return doWith(ctx, "TryDo", fn, func() (*Hold, error) { return s.TryAcquire(ctx, n) })
 }
 
 // Name returns the name of the semaphore.

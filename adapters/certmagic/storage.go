@@ -18,19 +18,19 @@
 // # Loss of a lock
 //
 // certmagic takes no context from a lock, so a loss does not stop an order that is under way. Until
-// it is over, another server may order the same certificate, and the later one is stored. certmagic
-// hears of a loss in two calls:
-//   - Before each attempt of an order in the background it calls RenewLockLease. That locks anew,
-//     and then certmagic looks whether the certificate is there by now. If another server has the
-//     lock, the attempt does not begin, and certmagic tries again later.
-//   - Unlock returns the loss, which certmagic logs.
+// it is over, another server may order the same certificate, and the later one is stored. But
+// before each attempt of an order in the background certmagic calls RenewLockLease. That locks
+// anew, and then certmagic looks whether the certificate is there by now. If another server has the
+// lock, the attempt does not begin, and certmagic tries again later.
 //
-// The logger and the Trace of the Session report it at once.
+// RenewLockLease and Unlock log a loss to [Storage.Logger]. The logger and the Trace of the Session
+// report it at once.
 //
 // A server that dies leaves its locks for at most the TTL of the Session's lease.
 package etcdlockcertmagic
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +39,7 @@ import (
 	"time"
 
 	"github.com/caddyserver/certmagic"
+	"go.uber.org/zap"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -53,6 +54,10 @@ var (
 // each process, or for each Session: only the Storage that has locked a name can unlock it.
 type Storage struct {
 	certmagic.Storage // files; its own locks are not used
+
+	// Logger gets a warning for each lock that was lost. Set it before the first call. If it is nil,
+	// certmagic.Default.Logger gets it.
+	Logger *zap.Logger
 
 	session *etcdlock.Session
 	prefix  string
@@ -97,8 +102,9 @@ func New(s *etcdlock.Session, prefix string, storage certmagic.Storage) (*Storag
 //
 // After nil the caller has the lock until it calls Unlock with the same name, from whatever
 // goroutine. After an error it does not, and nothing is left behind. The error is ctx.Err() if ctx
-// ended, and otherwise one of [etcdlock.Mutex.Lock]. A name is any string but "": in etcd it is
-// escaped as a part of a URL's path. It costs one request if the lock is free.
+// ended, and otherwise one of [etcdlock.Mutex.Lock]. A name may have any bytes but must have some:
+// in etcd it is escaped as a part of a URL's path, and has at most 1,024 bytes with its prefix. It
+// costs one request if the lock is free.
 func (s *Storage) Lock(ctx context.Context, name string) error {
 	if ctx == nil {
 		return fmt.Errorf("etcdlockcertmagic: lock %q: nil context", name)
@@ -136,8 +142,9 @@ func (s *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 
 // Unlock releases the lock of name. It costs one request. Afterwards the caller has the lock no
 // more, whatever it returns:
-//   - nil if the lock was held without a break, since Lock or since the last RenewLockLease;
-//   - an [etcdlock.ErrLost] that says why, if it was not. Another server may have had it meanwhile;
+//   - nil if nothing of the lock is left. If it was lost, [Storage.Logger] gets the reason, and
+//     another server may have had it meanwhile. That is no error: certmagic wants one only for a
+//     lock that could not be released, and then keeps its name;
 //   - [etcdlock.ErrUnconfirmed] if etcd did not answer. The release goes on in the background, and
 //     the lock is free once the lease has expired;
 //   - [etcdlock.ErrNotHeld] if this Storage did not have the lock, and nothing has happened.
@@ -151,10 +158,13 @@ func (s *Storage) Unlock(ctx context.Context, name string) error {
 		return err
 	}
 	defer s.free(name, l)
-	if err := hold.Unlock(ctx); lost == nil {
-		return err
+	if lost == nil { // otherwise RenewLockLease has ended the hold
+		lost = s.end(ctx, name, hold)
 	}
-	return lost
+	if errors.Is(lost, etcdlock.ErrUnconfirmed) {
+		return lost
+	}
+	return nil
 }
 
 // RenewLockLease says whether the caller may go on: nil if it has the lock of name. While it does,
@@ -175,7 +185,7 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 		return nil
 	}
 	if lost == nil { // until the Unlock the Session lets none of its own calls in
-		if lost = hold.Unlock(ctx); lost == nil {
+		if lost = s.end(ctx, name, hold); lost == nil {
 			lost = etcdlock.ErrRecalled // its hold was whole, but it is over
 		}
 	}
@@ -185,6 +195,17 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 	}
 	hold, lost = again, nil
 	return nil
+}
+
+// end unlocks a hold, and logs if it was lost.
+func (s *Storage) end(ctx context.Context, name string, hold *etcdlock.Hold) error {
+	err := hold.Unlock(ctx)
+	if err != nil && !errors.Is(err, etcdlock.ErrUnconfirmed) {
+		logger := cmp.Or(s.Logger, certmagic.Default.Logger, zap.L()) // the second may be nil, too
+		logger.Warn("lock lost: another server may have had it", zap.String("lock_key", name),
+			zap.Error(err))
+	}
+	return err
 }
 
 // String names the storage in the logs of certmagic.

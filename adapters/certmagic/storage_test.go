@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/certmagic"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/etcdlock/etcdlock"
 	etcdlockcertmagic "github.com/etcdlock/etcdlock/adapters/certmagic"
@@ -109,9 +113,8 @@ func TestArgumentsThatCannotBeUsedAreErrors(t *testing.T) {
 	require.ErrorContains(t, s.Unlock(none, "name"), "nil context")
 	_, err = s.TryLock(none, "name")
 	require.ErrorContains(t, err, "nil context")
-	require.NoError(t, s.Lock(t.Context(), "name"))
+	require.ErrorContains(t, s.Lock(t.Context(), strings.Repeat("ü", 200)), "1024", "of escaped bytes")
 	require.NoError(t, session.Close(t.Context()))
-	require.ErrorIs(t, s.Unlock(t.Context(), "name"), etcdlock.ErrNotHeld)
 	require.ErrorIs(t, s.Lock(t.Context(), "name"), etcdlock.ErrClosed)
 	refused(session, "certmagic/", files(t), "closed")
 }
@@ -135,13 +138,34 @@ func TestTheLockOfADeadServerComesFree(t *testing.T) {
 	})
 }
 
-// A caller whose lock is lost has its name in this process until its Unlock, which tells the loss.
-func TestALossIsToldByUnlockAndStaysWithItsCaller(t *testing.T) {
+// logged returns what is logged to a Storage's Logger from now on.
+func logged(s *etcdlockcertmagic.Storage) *observer.ObservedLogs {
+	core, logs := observer.New(zapcore.DebugLevel)
+	s.Logger = zap.New(core)
+	return logs
+}
+
+// tellsALoss requires that the only line in logs, of which there are no more then, is of a loss.
+func tellsALoss(t *testing.T, logs *observer.ObservedLogs, name, why string) {
+	t.Helper()
+	lines := logs.TakeAll()
+	require.Len(t, lines, 1)
+	require.Equal(t, "lock lost: another server may have had it", lines[0].Message)
+	require.Equal(t, zapcore.WarnLevel, lines[0].Level)
+	require.Equal(t, name, lines[0].ContextMap()["lock_key"])
+	require.Contains(t, lines[0].ContextMap()["error"], why)
+}
+
+// A caller whose lock is lost has its name in this process until its Unlock. That logs the loss,
+// and is no error: nothing of the lock is left. (certmagic.Locker: "Unlock should only return an
+// error if the lock was unable to be released.")
+func TestALossIsLoggedByUnlockAndStaysWithItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
 		session := contract.NewSession(t, etcd.Client())
 		a, err := etcdlockcertmagic.New(session, "certmagic/", files(t))
 		require.NoError(t, err)
+		logs := logged(a)
 		b := open(t, etcd, files(t))
 		require.NoError(t, a.Lock(t.Context(), "name"))
 		etcd.Expire(session.Lease())
@@ -155,10 +179,61 @@ func TestALossIsToldByUnlockAndStaysWithItsCaller(t *testing.T) {
 		require.NoError(t, b.Unlock(t.Context(), "name"))
 		synctest.Wait()
 		require.Empty(t, in)
-		var lost *etcdlock.LostError
-		require.ErrorAs(t, a.Unlock(t.Context(), "name"), &lost)
+		require.Empty(t, logs.All())
+		require.NoError(t, a.Unlock(t.Context(), "name"))
+		tellsALoss(t, logs, "name", " lost ")
 		require.NoError(t, <-in)
 		require.NoError(t, a.Unlock(t.Context(), "name"))
+		require.Empty(t, logs.All())
+	})
+}
+
+// A Storage without a Logger uses that of certmagic, and does without if there is none.
+func TestTheLoggerOfALossIsCertmagicsUnlessTheStorageHasOne(t *testing.T) {
+	etcd := etcdlocktest.New(t)
+	session := contract.NewSession(t, etcd.Client())
+	s, err := etcdlockcertmagic.New(session, "certmagic/", files(t))
+	require.NoError(t, err)
+	before := certmagic.Default.Logger
+	t.Cleanup(func() { certmagic.Default.Logger = before })
+	loses := func() {
+		require.NoError(t, s.Lock(t.Context(), "name"))
+		etcd.Expire(session.Lease())
+		require.NoError(t, s.Unlock(t.Context(), "name"))
+	}
+	core, logs := observer.New(zapcore.DebugLevel)
+	certmagic.Default.Logger = zap.New(core)
+	loses()
+	tellsALoss(t, logs, "name", " lost ")
+	certmagic.Default.Logger = nil
+	loses()
+}
+
+// A Session that is closed has given its locks up. What is left to unlock is no error either.
+func TestTheUnlockAfterTheCloseOfTheSessionIsLogged(t *testing.T) {
+	session := contract.NewSession(t, etcdlocktest.New(t).Client())
+	s, err := etcdlockcertmagic.New(session, "certmagic/", files(t))
+	require.NoError(t, err)
+	logs := logged(s)
+	require.NoError(t, s.Lock(t.Context(), "name"))
+	require.NoError(t, session.Close(t.Context()))
+	require.NoError(t, s.Unlock(t.Context(), "name"))
+	tellsALoss(t, logs, "name", "not held")
+}
+
+// Only a release that etcd did not confirm is an error of the Unlock of a lock that the caller has.
+func TestAReleaseThatEtcdDoesNotConfirmIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		s := open(t, etcd, files(t))
+		logs := logged(s)
+		require.NoError(t, s.Lock(t.Context(), "name"))
+		thaw := etcd.Freeze()
+		require.ErrorIs(t, s.Unlock(t.Context(), "name"), etcdlock.ErrUnconfirmed)
+		require.Empty(t, logs.All())
+		thaw()
+		require.NoError(t, s.Lock(t.Context(), "name"), "the name is free again")
+		require.NoError(t, s.Unlock(t.Context(), "name"))
 	})
 }
 
@@ -171,6 +246,7 @@ func TestALostLockIsLockedAnewByItsRenewal(t *testing.T) {
 		a, err := etcdlockcertmagic.New(session, "certmagic/", files(t))
 		require.NoError(t, err)
 		b := open(t, etcd, files(t))
+		logs := logged(a)
 		renew := func() error { return a.RenewLockLease(t.Context(), "name", time.Minute) }
 		require.ErrorIs(t, renew(), etcdlock.ErrNotHeld)
 
@@ -179,6 +255,7 @@ func TestALostLockIsLockedAnewByItsRenewal(t *testing.T) {
 		etcd.Expire(session.Lease())
 		time.Sleep(2 * time.Second) // the loss is noticed
 		require.NoError(t, renew())
+		tellsALoss(t, logs, "name", " lost ")
 		got, err := b.TryLock(t.Context(), "name")
 		require.NoError(t, err)
 		require.False(t, got)
@@ -192,18 +269,22 @@ func TestALostLockIsLockedAnewByItsRenewal(t *testing.T) {
 			require.ErrorIs(t, err, etcdlock.ErrLocked)
 			require.ErrorIs(t, err, etcdlock.ErrLost)
 		}
+		tellsALoss(t, logs, "name", " lost ")
 		require.NoError(t, b.Unlock(t.Context(), "name"))
 		require.NoError(t, renew())
 		synctest.Wait()
 		require.Empty(t, in)
 		require.NoError(t, a.Unlock(t.Context(), "name"), "whole since the renewal")
 		require.NoError(t, <-in)
+		require.Empty(t, logs.All())
 
 		etcd.Expire(session.Lease())
 		time.Sleep(2 * time.Second) // the loss is noticed
 		require.NoError(t, b.Lock(t.Context(), "name"))
 		require.ErrorIs(t, renew(), etcdlock.ErrLocked)
-		require.ErrorIs(t, a.Unlock(t.Context(), "name"), etcdlock.ErrLost)
+		tellsALoss(t, logs, "name", " lost ")
+		require.NoError(t, a.Unlock(t.Context(), "name"))
+		require.Empty(t, logs.All())
 		require.ErrorIs(t, a.Unlock(t.Context(), "name"), etcdlock.ErrNotHeld)
 		require.NoError(t, b.Unlock(t.Context(), "name"))
 	})
@@ -216,6 +297,7 @@ func TestARecalledLockIsLockedAnewByItsRenewal(t *testing.T) {
 		session := contract.NewSession(t, etcd.Client(), etcdlock.WithRecall(time.Minute))
 		a, err := etcdlockcertmagic.New(session, "certmagic/", files(t))
 		require.NoError(t, err)
+		logs := logged(a)
 		require.NoError(t, a.Lock(t.Context(), "name"))
 		time.Sleep(2 * time.Second) // it listens
 		client := etcd.Client()
@@ -232,7 +314,8 @@ func TestARecalledLockIsLockedAnewByItsRenewal(t *testing.T) {
 		require.ErrorIs(t, err, etcdlock.ErrLocked)
 		require.ErrorIs(t, err, etcdlock.ErrRecalled)
 		require.NoError(t, <-in)
-		require.ErrorIs(t, a.Unlock(t.Context(), "name"), etcdlock.ErrRecalled)
+		require.NoError(t, a.Unlock(t.Context(), "name"))
+		require.Empty(t, logs.All(), "it was whole until it was over")
 		require.NoError(t, b.Unlock(t.Context(), "name"))
 	})
 }

@@ -16,7 +16,7 @@ type Elector struct{ mu *etcdlock.Mutex }
 // holds mu itself, by Lock or Lead, or calls [Elector.Lead]. A nil Mutex is an error.
 func NewElector(mu *etcdlock.Mutex) (*Elector, error) {
 	if mu == nil {
-		return nil, errors.New("etcdlockgocron: NewElector with a nil Mutex")
+		return nil, errors.New("etcdlockgocron: nil Mutex")
 	}
 	return &Elector{mu}, nil
 }

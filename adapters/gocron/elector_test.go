@@ -111,6 +111,6 @@ func TestJobsRunWhereTheMutexIsHeld(t *testing.T) {
 
 func TestAnElectorNeedsAMutex(t *testing.T) {
 	e, err := etcdlockgocron.NewElector(nil)
-	require.ErrorContains(t, err, "nil Mutex")
+	require.EqualError(t, err, "etcdlockgocron: nil Mutex")
 	require.Nil(t, e)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"sync"
 	"time"
 
@@ -25,7 +26,9 @@ type Locker struct {
 }
 
 // NewLocker returns a Locker whose locks are those of session with the names of the jobs, each
-// behind prefix. It does no I/O. The options count for each lock, except [etcdlock.WithMinHold].
+// behind prefix, and escaped as a part of a URL's path: that of "main.report" is "cron/main.report"
+// with the prefix "cron/", and that of "nightly/" is "cron/nightly%2F". It does no I/O. The options
+// count for each lock, except [etcdlock.WithMinHold].
 //
 // splay is by how much the schedulers may start a slot apart: by how much their clocks differ, and
 // a busy machine is late. A slot runs once if they keep to it, however short the job is: a lock
@@ -45,6 +48,9 @@ type Locker struct {
 func NewLocker(
 	session *etcdlock.Session, prefix string, splay time.Duration, opts ...etcdlock.Option,
 ) (*Locker, error) {
+	if session == nil {
+		return nil, errors.New("etcdlockgocron: nil Session")
+	}
 	if splay <= 0 {
 		return nil, fmt.Errorf("etcdlockgocron: NewLocker with prefix %q: splay %v is not positive",
 			prefix, splay)
@@ -62,7 +68,8 @@ func NewLocker(
 // Lock takes the lock of the job key, or returns an error, and then gocron does not run this slot:
 // an [etcdlock.LockedError] if another run of the job has it, or has begun within twice splay, in
 // this process or elsewhere; context.DeadlineExceeded if etcd has not answered within splay;
-// otherwise as [etcdlock.Session.TryLock]. After an error the lock is not held, and nothing is
+// otherwise as [etcdlock.Session.TryLock], also if the name has more than 1,024 bytes with its
+// prefix and escaped. After an error the lock is not held, and nothing is
 // left behind that blocks for long.
 //
 // It costs a read if the lock is taken, else one request, as its Unlock does. That of a run
@@ -73,7 +80,7 @@ func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.splay)
 	defer cancel()
-	hold, err := l.session.TryLock(ctx, l.prefix+key, l.opts...)
+	hold, err := l.session.TryLock(ctx, l.prefix+url.PathEscape(key), l.opts...)
 	if err != nil {
 		return nil, err
 	}

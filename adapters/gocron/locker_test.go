@@ -2,6 +2,7 @@ package etcdlockgocron_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -125,6 +126,45 @@ func TestEachSlotRunsOnceThoughASchedulerIsBehind(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A job runs, whatever its name. (gocron.WithName refuses "" alone, and a job without a name has
+// that of its function, such as "example.com/shop/cron.report".)
+func TestAJobRunsWhateverItsName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		a := newLocker(t, contract.NewSession(t, etcd.Client()))
+		b := newLocker(t, contract.NewSession(t, etcd.Client()))
+		names := []string{
+			"nightly/", "nightly", "nightly%2F", "/", "a\x00b", "\xff", "ü", "example.com/shop/cron.report",
+		}
+		scheduler, err := gocron.NewScheduler(gocron.WithDistributedLocker(a))
+		require.NoError(t, err)
+		ran := make(chan string, len(names))
+		for _, name := range names {
+			_, err := scheduler.NewJob(gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()),
+				gocron.NewTask(func(ctx context.Context) {
+					<-time.After(time.Second)
+					if ctx = a.Context(ctx, name); ctx.Err() == nil {
+						ran <- name
+					}
+				}),
+				gocron.WithName(name),
+				gocron.WithEventListeners(gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) {
+					t.Errorf("%q: %v", name, err)
+				})))
+			require.NoError(t, err)
+		}
+		scheduler.Start()
+		time.Sleep(time.Second / 2)
+		for _, name := range names {
+			_, err := b.Lock(t.Context(), name)
+			require.ErrorIs(t, err, etcdlock.ErrLocked, "%q", name)
+		}
+		time.Sleep(time.Second)
+		require.NoError(t, scheduler.Shutdown())
+		require.Len(t, ran, len(names))
+	})
 }
 
 // One Locker serves two schedulers.
@@ -290,7 +330,7 @@ func TestWhatALockerCannotUseIsAnError(t *testing.T) {
 			opts    []etcdlock.Option
 			says    string
 		}{
-			{"no session", nil, "cron/", splay, nil, "ession"},
+			{"no session", nil, "cron/", splay, nil, "etcdlockgocron: nil Session"},
 			{"no splay", s, "cron/", 0, nil, "splay 0s"},
 			{"a negative splay", s, "cron/", -time.Second, nil, "splay -1s"},
 			{"a splay of centuries", s, "cron/", 1 << 62, nil, "splay 1281023h53m38.427387904s"},
@@ -306,8 +346,8 @@ func TestWhatALockerCannotUseIsAnError(t *testing.T) {
 		lock, err := locker.Lock(none, "report")
 		require.ErrorContains(t, err, "nil context")
 		require.Nil(t, lock)
-		lock, err = locker.Lock(t.Context(), "a\x00b")
-		require.ErrorContains(t, err, `a\x00b`)
+		lock, err = locker.Lock(t.Context(), strings.Repeat("/", 1024/3))
+		require.ErrorContains(t, err, "1028 bytes, more than 1024", "cron/, and three of each")
 		require.Nil(t, lock)
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"io/fs"
+	"log/slog"
+	"time"
 
 	"github.com/pressly/goose/v3"
 
@@ -15,13 +17,19 @@ import (
 )
 
 // migrate applies what is pending, in one process at a time.
-func migrate(ctx context.Context, s *etcdlock.Session, db *sql.DB, files fs.FS) error {
-	mu, err := s.Mutex("migrations/shop")
+func migrate(
+	ctx context.Context, session *etcdlock.Session, db *sql.DB, files fs.FS,
+) error {
+	mu, err := session.Mutex("migrations/shop", etcdlock.WithAcquireTimeout(time.Minute))
+	if err != nil {
+		return err
+	}
+	locker, err := etcdlockgoose.New(mu)
 	if err != nil {
 		return err
 	}
 	provider, err := goose.NewProvider(goose.DialectSQLite3, db, files,
-		goose.WithLocker(etcdlockgoose.New(mu)))
+		goose.WithLocker(locker))
 	if err != nil {
 		return err
 	}
@@ -41,7 +49,7 @@ func Example() {
 	contract.Must(err)
 	defer db.Close()
 	ctx := context.Background()
-	session, err := etcdlock.NewSession(etcd.Client())
+	session, err := etcdlock.NewSession(etcd.Client(), etcdlock.WithLogger(slog.Default()))
 	contract.Must(err)
 	defer session.Close(ctx)
 	contract.Must(migrate(ctx, session, db, shop))

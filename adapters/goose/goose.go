@@ -2,12 +2,16 @@
 // knows: of all processes that start, one migrates, and the others find nothing left to do.
 //
 //	func migrate(ctx context.Context, s *etcdlock.Session, db *sql.DB, files fs.FS) error {
-//		mu, err := s.Mutex("migrations/shop")
+//		mu, err := s.Mutex("migrations/shop", etcdlock.WithAcquireTimeout(time.Minute))
+//		if err != nil {
+//			return err
+//		}
+//		locker, err := etcdlockgoose.New(mu)
 //		if err != nil {
 //			return err
 //		}
 //		provider, err := goose.NewProvider(goose.DialectPostgres, db, files,
-//			goose.WithLocker(etcdlockgoose.New(mu)))
+//			goose.WithLocker(locker))
 //		if err != nil {
 //			return err
 //		}
@@ -15,15 +19,20 @@
 //		return err
 //	}
 //
-// goose asks for the lock only if migrations are pending. So an Up that has nothing to do costs
-// etcd nothing, and works without etcd. Otherwise it costs what a Lock and an Unlock do: two
-// requests if no other process waits, and once the grant of the lease.
+// While etcd is away an Up with pending migrations waits: for a minute here, and for ever without
+// [etcdlock.WithAcquireTimeout] if ctx has no end. A Session with [etcdlock.WithLogger] says why.
+//
+// An Up asks for the lock only if migrations are pending. So one that has nothing to do costs etcd
+// nothing, and works without etcd. Otherwise it costs what a Lock and an Unlock do: two requests if
+// no other process waits, and once the grant of the lease. goose's Status and GetDBVersion ask for
+// the lock, too: call them by Do, or use GetVersions and HasPending, which do not.
 package etcdlockgoose
 
 import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 
 	"github.com/pressly/goose/v3/lock"
 
@@ -34,21 +43,50 @@ var _ lock.Locker = (*Locker)(nil)
 
 // A Locker is for goose.WithLocker. Providers of one process may share it, and its methods are safe
 // for concurrent use.
-type Locker struct{ mu *etcdlock.Mutex }
+type Locker struct {
+	mu        *etcdlock.Mutex
+	withoutDo bool
+}
 
-// New returns a Locker whose lock is mu, from [etcdlock.Session.Mutex] or [etcdlock.New]. The
-// caller closes the Session, or mu, when the migrations are over. [etcdlock.WithAcquireTimeout]
-// bounds the wait for the lock without bounding the migrations.
-func New(mu *etcdlock.Mutex) *Locker { return &Locker{mu} }
+// An Option is for [New].
+type Option func(*Locker)
+
+// WithoutDo lets migrations run that are not called by [Do], as by a plain provider.Up(ctx). Then a
+// loss of the lock ends nothing: the migrations go on without protection, and only the error at
+// their end says so.
+func WithoutDo() Option { return func(l *Locker) { l.withoutDo = true } }
+
+// New returns a Locker whose lock is mu, from [etcdlock.Session.Mutex] or [etcdlock.New]. A nil mu
+// or option is an error. The caller closes the Session, or mu, when the migrations are over.
+// [etcdlock.WithAcquireTimeout] bounds the wait for the lock without bounding the migrations.
+func New(mu *etcdlock.Mutex, opts ...Option) (*Locker, error) {
+	if mu == nil {
+		return nil, errors.New("etcdlockgoose: nil Mutex")
+	}
+	l := &Locker{mu: mu}
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, fmt.Errorf("etcdlockgoose: option %d is nil", i+1)
+		}
+		opt(l)
+	}
+	return l, nil
+}
 
 // Lock waits for the lock until ctx ends, with the errors of [etcdlock.Mutex.Lock]; after each of
-// them nothing is left behind. The hold outlives ctx. If ctx comes from [Do], the loss of the lock
-// ends it. Lock does not use the database.
+// them nothing is left behind. The hold outlives ctx. ctx comes from [Do], and the loss of the lock
+// ends it. A ctx that does not is an error at once, unless the Locker was made [WithoutDo]. Lock
+// does not use the database.
 func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error {
+	end, within := ctx.Value(endKey{}).(context.CancelCauseFunc)
+	if !within && !l.withoutDo {
+		return fmt.Errorf("etcdlockgoose: lock %q: not called by etcdlockgoose.Do, "+
+			"so a loss of the lock would not end the migrations (see WithoutDo)", l.mu.Name())
+	}
 	if err := l.mu.Lock(ctx); err != nil {
 		return err
 	}
-	if end, ok := ctx.Value(endKey{}).(context.CancelCauseFunc); ok {
+	if within {
 		held := l.mu.Context(ctx)
 		// It ends with the hold, at the latest at the Unlock. The work may go on after that one.
 		context.AfterFunc(held, func() {
@@ -80,8 +118,8 @@ type endKey struct{}
 // error of Up is then [etcdlock.ErrLost]. Of a migration without a transaction the statements that
 // have run stay, as after any other error.
 //
-// goose gives a Locker no means to end the context of Up. So after a plain provider.Up(ctx) a loss
-// ends nothing: the migrations go on without protection, and the error of Up says so at the end.
+// goose gives a Locker no means to end the context of Up. So a plain provider.Up(ctx) with pending
+// migrations is an error, before any of them has run; see [WithoutDo].
 func Do[T any](ctx context.Context, fn func(ctx context.Context) (T, error)) (T, error) {
 	if fn == nil {
 		var none T

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
@@ -48,6 +50,14 @@ func newMutex(
 	return contract.NewMutex(t, client, name, opts...)
 }
 
+func newLocker(
+	t *testing.T, mu *etcdlock.Mutex, opts ...etcdlockgoose.Option,
+) *etcdlockgoose.Locker {
+	l, err := etcdlockgoose.New(mu, opts...)
+	require.NoError(t, err)
+	return l
+}
+
 // newProvider returns a provider of another process: with a pool of its own.
 func newProvider(t *testing.T, l lock.Locker, opts ...goose.ProviderOption) *goose.Provider {
 	p, err := goose.NewProvider(goose.DialectSQLite3, open(t), shop,
@@ -56,7 +66,8 @@ func newProvider(t *testing.T, l lock.Locker, opts ...goose.ProviderOption) *goo
 	return p
 }
 
-// goose's own suite, with a Session for each of its five processes, and with five lockers of one.
+// goose's own suite, which knows nothing of Do, with a Session for each of its five processes, and
+// with five lockers of one.
 func TestTheSuiteOfGoose(t *testing.T) {
 	for _, kind := range []struct {
 		name    string
@@ -81,13 +92,13 @@ func TestTheSuiteOfGoose(t *testing.T) {
 			t.Run("providers", func(t *testing.T) {
 				newMutex := kind.mutexes(t)
 				locktesting.TestProviderLocking(t, func(t *testing.T) *goose.Provider {
-					return newProvider(t, etcdlockgoose.New(newMutex(t)))
+					return newProvider(t, newLocker(t, newMutex(t), etcdlockgoose.WithoutDo()))
 				})
 			})
 			t.Run("lockers", func(t *testing.T) {
 				newMutex := kind.mutexes(t)
 				locktesting.TestConcurrentLocking(t, nil, func(t *testing.T) lock.Locker {
-					return etcdlockgoose.New(newMutex(t))
+					return newLocker(t, newMutex(t), etcdlockgoose.WithoutDo())
 				}, 300*time.Millisecond)
 			})
 		})
@@ -99,7 +110,7 @@ func TestALossEndsTheContextRollsTheMigrationBackAndBeginsNoOther(t *testing.T) 
 	etcd := etcdlocktest.New(t)
 	mu := newMutex(t, etcd.Client())
 	var why error
-	p := newProvider(t, etcdlockgoose.New(mu), goose.WithGoMigrations(goose.NewGoMigration(2_1,
+	p := newProvider(t, newLocker(t, mu), goose.WithGoMigrations(goose.NewGoMigration(2_1,
 		&goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
 			if _, err := tx.ExecContext(ctx, "INSERT INTO items (id) VALUES (7)"); err != nil {
 				return err
@@ -118,7 +129,7 @@ func TestALossEndsTheContextRollsTheMigrationBackAndBeginsNoOther(t *testing.T) 
 	partial, failed := errors.AsType[*goose.PartialError](err)
 	require.True(t, failed, "%v", err)
 	require.Len(t, partial.Applied, 3)
-	version, err := p.GetDBVersion(t.Context())
+	version, _, err := p.GetVersions(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 3, version)
 	require.Zero(t, count(t, open(t), "items"))
@@ -129,8 +140,8 @@ func TestTheContextEndsBeforeAnotherProcessGetsIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := etcdlocktest.New(t)
 		client := etcd.Client()
-		holder, other := etcdlockgoose.New(newMutex(t, client)),
-			etcdlockgoose.New(newMutex(t, etcd.Client()))
+		holder, other := newLocker(t, newMutex(t, client)),
+			newLocker(t, newMutex(t, etcd.Client()), etcdlockgoose.WithoutDo())
 		_, err := etcdlockgoose.Do(t.Context(), func(ctx context.Context) (any, error) {
 			require.NoError(t, holder.Lock(ctx, nil))
 			defer etcd.Cut(client)()
@@ -143,24 +154,76 @@ func TestTheContextEndsBeforeAnotherProcessGetsIn(t *testing.T) {
 	})
 }
 
-// Without Do goose cannot learn of the loss before the end.
-func TestWithoutDoTheMigrationsGoOnAndTheErrorSaysSo(t *testing.T) {
+// Without Do goose cannot learn of a loss before the end, so no migration runs. Of what only reads,
+// goose's Status and GetDBVersion ask for the lock, too, and HasPending and GetVersions do not.
+func TestWithoutDoNoMigrationRuns(t *testing.T) {
+	etcd := etcdlocktest.New(t)
+	p := newProvider(t, newLocker(t, newMutex(t, etcd.Client())))
+	before := etcd.Counts()
+	results, err := p.Up(t.Context())
+	const says = `lock "migrations/shop": not called by etcdlockgoose.Do`
+	require.ErrorContains(t, err, says)
+	require.Empty(t, results)
+	_, err = p.Status(t.Context())
+	require.ErrorContains(t, err, says)
+	_, err = p.GetDBVersion(t.Context())
+	require.ErrorContains(t, err, says)
+	current, target, err := p.GetVersions(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 0, current)
+	require.EqualValues(t, 3, target)
+	require.Equal(t, before, etcd.Counts())
+
+	results, err = etcdlockgoose.Do(t.Context(), p.Up)
+	require.NoError(t, err)
+	require.Len(t, results, 3)
+	results, err = p.Up(t.Context())
+	require.NoError(t, err, "nothing is pending, so goose asks for no lock")
+	require.Empty(t, results)
+}
+
+func TestWithoutDoTheMigrationsGoOnIfTheyMay(t *testing.T) {
 	etcd := etcdlocktest.New(t)
 	mu := newMutex(t, etcd.Client())
-	p := newProvider(t, etcdlockgoose.New(mu), goose.WithGoMigrations(goose.NewGoMigration(1_1,
-		&goose.GoFunc{RunTx: func(ctx context.Context, _ *sql.Tx) error {
-			held := mu.Context(context.Background())
-			etcd.Delete(mu.Key())
-			<-held.Done()
-			return ctx.Err()
-		}}, nil)))
+	p := newProvider(t, newLocker(t, mu, etcdlockgoose.WithoutDo()),
+		goose.WithGoMigrations(goose.NewGoMigration(1_1,
+			&goose.GoFunc{RunTx: func(ctx context.Context, _ *sql.Tx) error {
+				held := mu.Context(context.Background())
+				etcd.Delete(mu.Key())
+				<-held.Done()
+				return ctx.Err()
+			}}, nil)))
 	results, err := p.Up(t.Context())
 	require.ErrorIs(t, err, etcdlock.ErrLost)
 	require.Len(t, results, 4)
 }
 
+// The program of the documentation starts while etcd is away. Its log says so, and it ends.
+func TestMigrationsThatWaitForEtcdSaySoAndEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		var log strings.Builder // written to by one goroutine of the Session
+		session, err := etcdlock.NewSession(etcd.Client(),
+			etcdlock.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, session.Close(context.Background())) })
+		db := open(t)
+		thaw := etcd.Freeze()
+		over := contract.Async(func() error { return migrate(t.Context(), session, db, shop) })
+		time.Sleep(2 * time.Minute)
+		require.Len(t, over, 1, "it waits yet")
+		err = <-over
+		require.ErrorIs(t, err, etcdlock.ErrUnavailable)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		synctest.Wait()
+		require.Contains(t, log.String(), "etcdlock: etcd does not answer")
+		thaw()
+		require.NoError(t, migrate(t.Context(), session, db, shop))
+	})
+}
+
 func TestTheUnlockDoesNotEndTheContextOfDo(t *testing.T) {
-	p := newProvider(t, etcdlockgoose.New(newMutex(t, etcdlocktest.New(t).Client())))
+	p := newProvider(t, newLocker(t, newMutex(t, etcdlocktest.New(t).Client())))
 	results, err := etcdlockgoose.Do(t.Context(),
 		func(ctx context.Context) (all []*goose.MigrationResult, _ error) {
 			for range shop {
@@ -182,7 +245,7 @@ func TestTheEndOfTheContextBoundsTheWait(t *testing.T) {
 	require.NoError(t, holder.Lock(t.Context()))
 	ctx, cancel := context.WithCancel(t.Context())
 	p := newProvider(t,
-		etcdlockgoose.New(newMutex(t, etcd.Client(), etcdlock.WithTrace(&etcdlock.Trace{
+		newLocker(t, newMutex(t, etcd.Client(), etcdlock.WithTrace(&etcdlock.Trace{
 			Queued: func(context.Context, etcdlock.QueuedEvent) { cancel() },
 		}))))
 	results, err := etcdlockgoose.Do(ctx, p.Up)
@@ -197,15 +260,15 @@ func TestTheEndOfTheContextBoundsTheWait(t *testing.T) {
 // The first Lock also has the lease granted, and looks at etcd's cluster.
 func TestAMigrationCostsTwoRequestsAndNothingToDoCostsNone(t *testing.T) {
 	etcd := etcdlocktest.New(t)
-	p := newProvider(t, etcdlockgoose.New(newMutex(t, etcd.Client())))
+	p := newProvider(t, newLocker(t, newMutex(t, etcd.Client())))
 	requests := func() int {
 		n := etcd.Counts()
 		return n.Range + n.Put + n.DeleteRange + n.Txn + n.LeaseGrant + n.LeaseRevoke + n.LeaseTimeToLive
 	}
-	_, err := p.UpByOne(t.Context())
+	_, err := etcdlockgoose.Do(t.Context(), p.UpByOne)
 	require.NoError(t, err)
 	before := requests()
-	_, err = p.Up(t.Context())
+	_, err = etcdlockgoose.Do(t.Context(), p.Up)
 	require.NoError(t, err)
 	require.Equal(t, 2, requests()-before)
 	before = requests()
@@ -215,11 +278,15 @@ func TestAMigrationCostsTwoRequestsAndNothingToDoCostsNone(t *testing.T) {
 }
 
 func TestMistakesAreErrors(t *testing.T) {
-	l := etcdlockgoose.New(newMutex(t, etcdlocktest.New(t).Client()))
+	etcd := etcdlocktest.New(t)
+	l := newLocker(t, newMutex(t, etcd.Client()))
 	require.ErrorIs(t, l.Unlock(t.Context(), nil), etcdlock.ErrNotHeld)
-	require.Error(t, etcdlockgoose.New(nil).Lock(t.Context(), nil))
-	require.ErrorIs(t, etcdlockgoose.New(nil).Unlock(t.Context(), nil), etcdlock.ErrNotHeld)
-	_, err := etcdlockgoose.Do[any](t.Context(), nil)
+	none, err := etcdlockgoose.New(nil)
+	require.EqualError(t, err, "etcdlockgoose: nil Mutex")
+	require.Nil(t, none)
+	_, err = etcdlockgoose.New(newMutex(t, etcd.Client()), etcdlockgoose.WithoutDo(), nil)
+	require.EqualError(t, err, "etcdlockgoose: option 2 is nil")
+	_, err = etcdlockgoose.Do[any](t.Context(), nil)
 	require.ErrorContains(t, err, "nil function")
 }
 

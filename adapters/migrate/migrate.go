@@ -58,8 +58,9 @@ type Driver struct {
 	closing context.Context // ends with Close
 	close   context.CancelFunc
 
-	state sync.Mutex      // held while a Lock waits, and while an Unlock does
+	state sync.Mutex      // guards what follows; nothing waits for etcd with it
 	held  context.Context // ends with the hold; nil if Lock has not succeeded since the last Unlock
+	locks sync.WaitGroup  // the Locks that are under way; after Close none is added
 }
 
 // New returns a Driver whose lock is mu, from [etcdlock.Session.Mutex] or [etcdlock.New]. The
@@ -89,26 +90,50 @@ func (d *Driver) Open(url string) (database.Driver, error) {
 	return New(driver, d.mu, d.wait)
 }
 
-// Lock waits for the lock for the time given to [New]. If another process holds it then, or this
-// Driver does already, the error is database.ErrLocked. That of a wait is also
-// [etcdlock.ErrLocked], and names the holder. The other errors are those of [etcdlock.Mutex.Lock].
+// Lock waits for the lock for the time given to [New], which begins with the call, however many
+// Locks of this Driver wait. If another process holds it then, or this Driver does already, the
+// error is database.ErrLocked. That of a wait is also [etcdlock.ErrLocked], and names the holder.
+// After Close it is [etcdlock.ErrClosed]. The other errors are those of [etcdlock.Mutex.Lock].
 // After an error nothing is left behind.
 func (d *Driver) Lock() error {
-	d.state.Lock()
-	defer d.state.Unlock()
-	if d.held != nil {
-		return database.ErrLocked
-	}
 	ctx, cancel := context.WithTimeout(d.closing, d.wait)
 	defer cancel()
-	if err := d.mu.Lock(ctx); err != nil {
-		if errors.Is(err, etcdlock.ErrLocked) {
-			err = fmt.Errorf("%w: %w", database.ErrLocked, err)
-		}
+	if err := d.begin(); err != nil {
 		return err
 	}
+	defer d.locks.Done()
+	switch err := d.mu.Lock(ctx); { // in turn, if several Locks of this Driver wait
+	case err == nil:
+	case d.closing.Err() != nil:
+		return d.closed()
+	case errors.Is(err, etcdlock.ErrLocked):
+		return fmt.Errorf("%w: %w", database.ErrLocked, err)
+	default:
+		return err
+	}
+	d.state.Lock()
+	defer d.state.Unlock()
 	d.held = d.mu.Context(context.Background())
 	return nil
+}
+
+// begin counts a Lock, or returns why it cannot begin.
+func (d *Driver) begin() error {
+	d.state.Lock()
+	defer d.state.Unlock()
+	switch {
+	case d.closing.Err() != nil:
+		return d.closed()
+	case d.held != nil:
+		return database.ErrLocked
+	}
+	d.locks.Add(1)
+	return nil
+}
+
+func (d *Driver) closed() error {
+	return fmt.Errorf("etcdlockmigrate: lock %q, whose Driver was closed: %w", d.mu.Name(),
+		etcdlock.ErrClosed)
 }
 
 // Unlock releases the lock. It returns nil only if the lock was held without a break since the
@@ -117,18 +142,22 @@ func (d *Driver) Lock() error {
 // locked again. It takes at most the TTL or 5 s, whichever is less.
 func (d *Driver) Unlock() error {
 	d.state.Lock()
-	defer d.state.Unlock()
-	if d.held == nil {
+	held := d.held != nil
+	d.held = nil // before the next Lock gets in
+	d.state.Unlock()
+	if !held {
 		return database.ErrNotLocked
 	}
-	d.held = nil
 	return d.mu.Unlock(context.Background())
 }
 
-// Close closes the embedded driver. It ends a Lock that waits, and unlocks if the Driver is locked.
-// Lock fails from then on.
+// Close closes the embedded driver. It ends the Locks that wait, and unlocks if the Driver is
+// locked. Lock fails from then on.
 func (d *Driver) Close() error {
+	d.state.Lock()
 	d.close()
+	d.state.Unlock()
+	d.locks.Wait()
 	err := d.Unlock()
 	if errors.Is(err, database.ErrNotLocked) {
 		return d.Driver.Close()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
@@ -28,6 +29,7 @@ import (
 const (
 	name  = "migrations/shop"
 	short = 100 * time.Millisecond // a wait that is to be in vain
+	ample = 10 * time.Second       // one that is not
 )
 
 // shop are migrations of which the second needs the first.
@@ -97,12 +99,12 @@ func (h *hooked) Drop() error {
 func TestTheSuiteOfGolangMigrate(t *testing.T) {
 	t.Run("driver", func(t *testing.T) {
 		mu := newMutex(t, etcdlocktest.New(t).Client())
-		databasetesting.Test(t, newDriver(t, open(t), mu, short),
+		databasetesting.Test(t, newDriver(t, open(t), mu, ample),
 			[]byte("CREATE TABLE items (id INTEGER)"))
 	})
 	t.Run("opened", func(t *testing.T) {
 		mu := newMutex(t, etcdlocktest.New(t).Client())
-		d, err := newDriver(t, &sqlite.Sqlite{}, mu, short).Open("sqlite://" + t.TempDir() + "/shop.db")
+		d, err := newDriver(t, &sqlite.Sqlite{}, mu, ample).Open("sqlite://" + t.TempDir() + "/shop.db")
 		require.NoError(t, err)
 		require.IsType(t, &etcdlockmigrate.Driver{}, d)
 		databasetesting.Test(t, d, []byte("CREATE TABLE items (id INTEGER)"))
@@ -110,7 +112,7 @@ func TestTheSuiteOfGolangMigrate(t *testing.T) {
 	})
 	t.Run("migrate", func(t *testing.T) {
 		mu := newMutex(t, etcdlocktest.New(t).Client())
-		databasetesting.TestMigrate(t, newMigrate(t, newDriver(t, open(t), mu, short)))
+		databasetesting.TestMigrate(t, newMigrate(t, newDriver(t, open(t), mu, ample)))
 	})
 }
 
@@ -120,7 +122,7 @@ func TestOneProcessMigratesAtATime(t *testing.T) {
 	var errs []error
 	first := newMigrate(t, newDriver(t, &hooked{Driver: open(t), during: func() {
 		errs = append(errs, second.Up())
-	}}, newMutex(t, etcd.Client()), short))
+	}}, newMutex(t, etcd.Client()), ample))
 	require.NoError(t, first.Up())
 	require.Len(t, errs, 2)
 	for _, err := range errs {
@@ -147,7 +149,7 @@ func TestALossFailsTheMigrationAndBeginsNoOther(t *testing.T) {
 		etcd.Delete(mu.Key()) // as an operator does
 		<-held.Done()
 	}
-	d := newDriver(t, inner, mu, short)
+	d := newDriver(t, inner, mu, ample)
 	m := newMigrate(t, d)
 	err := m.Up()
 	require.ErrorIs(t, err, etcdlock.ErrLost)
@@ -156,7 +158,7 @@ func TestALossFailsTheMigrationAndBeginsNoOther(t *testing.T) {
 	require.ErrorIs(t, m.Up(), migrate.ErrLocked, "the Migrate takes itself for locked")
 
 	require.ErrorIs(t, newMigrate(t, d).Up(), migrate.ErrDirty{Version: 1})
-	other := newDriver(t, open(t), newMutex(t, etcd.Client()), short)
+	other := newDriver(t, open(t), newMutex(t, etcd.Client()), ample)
 	require.ErrorIs(t, newMigrate(t, other).Up(), migrate.ErrDirty{Version: 1})
 }
 
@@ -164,7 +166,7 @@ func TestNothingIsWrittenBetweenALossAndItsUnlock(t *testing.T) {
 	etcd := etcdlocktest.New(t)
 	mu := newMutex(t, etcd.Client())
 	inner := &hooked{Driver: open(t), during: func() {}}
-	d := newDriver(t, inner, mu, short)
+	d := newDriver(t, inner, mu, ample)
 	require.NoError(t, d.Lock())
 	held := mu.Context(context.Background())
 	etcd.Delete(mu.Key())
@@ -189,7 +191,7 @@ func TestAMigrationThatSucceedsDuringALossFails(t *testing.T) {
 		held := mu.Context(context.Background())
 		etcd.Delete(mu.Key())
 		<-held.Done()
-	}}, mu, short)
+	}}, mu, ample)
 	require.NoError(t, d.Lock())
 	require.ErrorIs(t, d.Run(strings.NewReader("CREATE TABLE items (id INTEGER)")), etcdlock.ErrLost)
 	require.ErrorIs(t, d.Unlock(), etcdlock.ErrLost)
@@ -208,10 +210,83 @@ func TestALockWaitsAsLongAsItMay(t *testing.T) {
 	})
 }
 
+// Several Locks of one Driver wait at the same time, each for no longer than it may, and Unlock
+// does not wait for them.
+func TestEachLockOfADriverWaitsAsLongAsItMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		holder := newMutex(t, etcd.Client())
+		require.NoError(t, holder.Lock(t.Context()))
+		d := newDriver(t, &hooked{}, newMutex(t, etcd.Client()), 10*time.Second)
+		begun := time.Now()
+		first, second := contract.Async(d.Lock), contract.Async(d.Lock)
+		synctest.Wait()
+		require.ErrorIs(t, d.Unlock(), database.ErrNotLocked)
+		require.Zero(t, time.Since(begun))
+		for _, lock := range []<-chan error{first, second} {
+			err := <-lock
+			require.ErrorIs(t, err, database.ErrLocked)
+			require.ErrorIs(t, err, etcdlock.ErrLocked)
+			require.Equal(t, 10*time.Second, time.Since(begun))
+		}
+		require.NoError(t, holder.Unlock(t.Context()))
+	})
+}
+
+// A Migrate takes no notice of what its driver's Lock returns after LockTimeout (Migrate.lock in
+// golang-migrate's migrate.go), and nothing unlocks a lock that comes then.
+//
+//	0 s both Migrates of one Driver begin ── 10 s the wait is over ── 15 s LockTimeout ── 17 s free
+func TestNoMigrateOfADriverTakesTheLockForNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		holder := newMutex(t, etcd.Client())
+		require.NoError(t, holder.Lock(t.Context()))
+		d := newDriver(t, &hooked{}, newMutex(t, etcd.Client()), 10*time.Second)
+		first, second := newMigrate(t, d), newMigrate(t, d)
+		ups := []<-chan error{contract.Async(first.Up), contract.Async(second.Up)}
+		time.Sleep(17 * time.Second)
+		require.NoError(t, holder.Unlock(t.Context()))
+		time.Sleep(time.Minute)
+		require.NoError(t, holder.TryLock(t.Context()), "nobody holds it")
+		require.NoError(t, holder.Unlock(t.Context()))
+		for _, up := range ups {
+			require.ErrorIs(t, <-up, database.ErrLocked)
+		}
+	})
+}
+
+// Of two Migrates of one Driver that wait, the second gets the lock when the first unlocks.
+func TestMigratesOfADriverTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		holder := newMutex(t, etcd.Client())
+		require.NoError(t, holder.Lock(t.Context()))
+		d := newDriver(t, &hooked{}, newMutex(t, etcd.Client()), 10*time.Second)
+		var inside atomic.Int64
+		turn := func() error {
+			if err := d.Lock(); err != nil {
+				return err
+			}
+			if inside.Add(1) != 1 {
+				t.Error("two hold it")
+			}
+			time.Sleep(time.Second)
+			inside.Add(-1)
+			return d.Unlock()
+		}
+		first, second := contract.Async(turn), contract.Async(turn)
+		time.Sleep(time.Second)
+		require.NoError(t, holder.Unlock(t.Context()))
+		require.NoError(t, <-first)
+		require.NoError(t, <-second)
+	})
+}
+
 // The hold ends by WithMaxHold, whose cause is no ErrLost.
 func TestEveryEndOfTheHoldStopsTheWrites(t *testing.T) {
 	mu := newMutex(t, etcdlocktest.New(t).Client(), etcdlock.WithMaxHold(time.Millisecond))
-	d := newDriver(t, open(t), mu, short)
+	d := newDriver(t, open(t), mu, ample)
 	require.NoError(t, d.Lock())
 	<-mu.Context(context.Background()).Done()
 	require.ErrorIs(t, d.SetVersion(1, true), etcdlock.ErrMaxHold)
@@ -236,19 +311,44 @@ func TestCloseEndsALockThatTheMigrateDoesNotWaitFor(t *testing.T) {
 
 func TestCloseUnlocks(t *testing.T) {
 	etcd := etcdlocktest.New(t)
-	d := newDriver(t, open(t), newMutex(t, etcd.Client()), short)
+	d := newDriver(t, open(t), newMutex(t, etcd.Client()), ample)
 	require.NoError(t, d.Lock())
 	require.NoError(t, d.Close())
-	require.ErrorIs(t, d.Lock(), context.Canceled)
+	err := d.Lock()
+	require.ErrorIs(t, err, etcdlock.ErrClosed)
+	require.ErrorContains(t, err, `lock "migrations/shop", whose Driver was closed`)
 	other := newMutex(t, etcd.Client())
 	require.NoError(t, other.TryLock(t.Context()))
 	require.NoError(t, other.Unlock(t.Context()))
 }
 
+// A Lock that waits, and one that comes later, say that the Driver was closed. Once Close has
+// returned nothing of them is left.
+func TestALockOfAClosedDriverSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		holder := newMutex(t, etcd.Client())
+		require.NoError(t, holder.Lock(t.Context()))
+		d := newDriver(t, open(t), newMutex(t, etcd.Client()), time.Hour)
+		locks := []<-chan error{contract.Async(d.Lock), contract.Async(d.Lock)}
+		time.Sleep(time.Second)
+		require.NoError(t, d.Close())
+		for _, lock := range locks {
+			require.Len(t, lock, 1)
+			require.ErrorIs(t, <-lock, etcdlock.ErrClosed)
+		}
+		line, err := etcdlock.Contenders(t.Context(), etcd.Client(), name)
+		require.NoError(t, err)
+		require.Len(t, line, 1)
+		require.ErrorIs(t, d.Lock(), etcdlock.ErrClosed)
+		require.NoError(t, holder.Unlock(t.Context()))
+	})
+}
+
 // The first Lock also has the lease granted, and looks at etcd's cluster.
 func TestAnUpCostsTwoRequests(t *testing.T) {
 	etcd := etcdlocktest.New(t)
-	m := newMigrate(t, newDriver(t, open(t), newMutex(t, etcd.Client()), short))
+	m := newMigrate(t, newDriver(t, open(t), newMutex(t, etcd.Client()), ample))
 	requests := func() int {
 		n := etcd.Counts()
 		return n.Range + n.Put + n.DeleteRange + n.Txn + n.LeaseGrant + n.LeaseRevoke + n.LeaseTimeToLive
@@ -261,12 +361,12 @@ func TestAnUpCostsTwoRequests(t *testing.T) {
 
 func TestMistakesAreErrors(t *testing.T) {
 	mu := newMutex(t, etcdlocktest.New(t).Client())
-	_, err := etcdlockmigrate.New(nil, mu, short)
+	_, err := etcdlockmigrate.New(nil, mu, ample)
 	require.ErrorContains(t, err, "nil database.Driver")
-	_, err = etcdlockmigrate.New(&sqlite.Sqlite{}, nil, short)
+	_, err = etcdlockmigrate.New(&sqlite.Sqlite{}, nil, ample)
 	require.ErrorContains(t, err, "nil Mutex")
 	_, err = etcdlockmigrate.New(&sqlite.Sqlite{}, mu, -time.Second)
 	require.ErrorContains(t, err, "-1s")
-	_, err = newDriver(t, &sqlite.Sqlite{}, mu, short).Open("sqlite://%")
+	_, err = newDriver(t, &sqlite.Sqlite{}, mu, ample).Open("sqlite://%")
 	require.Error(t, err)
 }

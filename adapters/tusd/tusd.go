@@ -26,6 +26,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/tus/tusd/v2/pkg/handler"
@@ -52,18 +54,21 @@ type Locker struct {
 }
 
 // NewLocker returns a Locker whose locks are those of session with the IDs of the uploads, each
-// behind prefix. It does no I/O. The options count for each lock, except [etcdlock.WithAsk],
-// [etcdlock.WithRecall] and [etcdlock.WithLinger]. A nil session, and a prefix or an option that
-// no lock can have, are errors.
+// behind prefix, and escaped as a part of a URL's path. It does no I/O. The options count for each
+// lock, except [etcdlock.WithAsk], [etcdlock.WithRecall] and [etcdlock.WithLinger]. A nil session,
+// and a prefix or an option that no lock can have, are errors.
 //
 // A short lock that nobody waits for costs three requests and a watch, and a longer one a read now
 // and then, as [etcdlock.WithLinger] says. A wait asks the holder by a read, a transaction and a
 // watch, or without etcd if it is in the same session.
 func NewLocker(session *etcdlock.Session, prefix string, opts ...etcdlock.Option) (*Locker, error) {
+	if session == nil {
+		return nil, errors.New("etcdlocktusd: nil Session")
+	}
 	l := &Locker{session: session, prefix: prefix, opts: append(opts[:len(opts):len(opts)],
 		etcdlock.WithAsk(etcdlock.RecallRequest{Reason: "another request for the upload", Grace: grace}),
 		etcdlock.WithRecall(grace), etcdlock.WithLinger(linger))}
-	if _, err := l.NewLock("id"); err != nil {
+	if _, err := l.mutex("id"); err != nil {
 		return nil, fmt.Errorf("etcdlocktusd: NewLocker with prefix %q: %w", prefix, err)
 	}
 	return l, nil
@@ -72,14 +77,22 @@ func NewLocker(session *etcdlock.Session, prefix string, opts ...etcdlock.Option
 // UseIn makes the handlers of composer lock by l.
 func (l *Locker) UseIn(composer *handler.StoreComposer) { composer.UseLocker(l) }
 
-// NewLock returns a lock for the upload id, that is not locked. It asks etcd nothing. An id that no
-// lock can have is an error.
+// NewLock returns a lock for the upload id, that is not locked. It asks etcd nothing. tusd answers
+// with the status 404 to the error of an id that no lock can have, as one of more than 1,024 bytes
+// with its prefix and escaped: ids come from clients.
 func (l *Locker) NewLock(id string) (handler.Lock, error) {
-	mu, err := l.session.Mutex(l.prefix+id, l.opts...)
-	if err != nil {
+	mu, err := l.mutex(id)
+	switch {
+	case errors.Is(err, etcdlock.ErrClosed):
 		return nil, err
+	case err != nil:
+		return nil, handler.NewError(handler.ErrNotFound.ErrorCode, err.Error(), http.StatusNotFound)
 	}
 	return &lock{mu}, nil
+}
+
+func (l *Locker) mutex(id string) (*etcdlock.Mutex, error) {
+	return l.session.Mutex(l.prefix+url.PathEscape(id), l.opts...)
 }
 
 // A lock is a handler.Lock.

@@ -2,12 +2,16 @@ package etcdlocktusd_test
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/tus/tusd/v2/pkg/filestore"
 	"github.com/tus/tusd/v2/pkg/handler"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -185,7 +189,7 @@ func TestWhatALockerCannotUseIsAnError(t *testing.T) {
 			opts    []etcdlock.Option
 			says    string
 		}{
-			{nil, "uploads/", nil, "ession"},
+			{nil, "uploads/", nil, "etcdlocktusd: nil Session"},
 			{s, "up\x00loads/", nil, `"up\x00loads/"`},
 			{s, "uploads/", []etcdlock.Option{nil}, "nil"},
 		} {
@@ -193,13 +197,59 @@ func TestWhatALockerCannotUseIsAnError(t *testing.T) {
 			require.ErrorContains(t, err, tc.says)
 			require.Nil(t, got)
 		}
-		lock, err := l.NewLock("a\x00b")
-		require.ErrorContains(t, err, `a\x00b`)
-		require.Nil(t, lock)
-		lock = newLock(t, l)
+		lock := newLock(t, l)
 		require.ErrorContains(t, lock.Lock(t.Context(), nil), "requestUnlock")
 		var none context.Context
 		require.ErrorContains(t, lock.Lock(none, func() {}), "nil context")
 		require.ErrorIs(t, lock.Unlock(), etcdlock.ErrNotHeld)
 	})
+}
+
+// IDs come from the URLs of clients, and tusd takes any but "". (handler.reValidUploadId bounds
+// those that a hook chooses, not those of requests.) Different ones have different locks.
+func TestEveryIDHasALock(t *testing.T) {
+	pairs(t, func(t *testing.T, _ *etcdlocktest.Etcd, a, b *etcdlocktusd.Locker) {
+		var held []handler.Lock
+		for _, id := range []string{
+			"a", "a/b", "a%2Fb", "a/", "/a", "a\x00b", "\xff", "ü", "0b5e+2~Tz.k-9_", "%",
+		} {
+			first, err := a.NewLock(id)
+			require.NoError(t, err, "%q", id)
+			require.NoError(t, first.Lock(t.Context(), func() {}), "%q", id)
+			held = append(held, first)
+			second, err := b.NewLock(id)
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			require.Equal(t, handler.ErrLockTimeout, second.Lock(ctx, func() {}), "%q", id)
+			cancel()
+		}
+		for _, lock := range held {
+			require.NoError(t, lock.Unlock())
+		}
+	})
+}
+
+// Whatever a client asks for that is not there, the answer is that it is not there, as with tusd's
+// own lockers.
+func TestARequestForWhatIsNotThereIsNotFound(t *testing.T) {
+	l, s := lockerOf(t, etcdlocktest.New(t).Client())
+	composer := handler.NewStoreComposer()
+	filestore.New(t.TempDir()).UseIn(composer)
+	l.UseIn(composer)
+	h, err := handler.NewHandler(handler.Config{BasePath: "/files/", StoreComposer: composer})
+	require.NoError(t, err)
+	head := func(path string) int {
+		r := httptest.NewRequest(http.MethodHead, "http://tus.example/"+path, nil)
+		r.Header.Set("Tus-Resumable", "1.0.0")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	for _, path := range []string{"0b5e", "%FF", "a%2F", strings.Repeat("n", 2000)} {
+		require.Equal(t, http.StatusNotFound, head(path), path)
+	}
+	_, err = l.NewLock(strings.Repeat("n", 2000))
+	require.ErrorContains(t, err, "2008 bytes, more than 1024")
+	require.NoError(t, s.Close(t.Context()))
+	require.Equal(t, http.StatusInternalServerError, head("0b5e"))
 }

@@ -44,10 +44,12 @@ answer from etcd, or run itself failed; 126 the command cannot be run; 127 it is
 signal n came during the wait. A wait without -n and -w says on stderr when etcd does not answer,
 and after 10s what it waits for.`,
 		Args: nameAndCommand,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
 			if err := r.check(); err != nil {
 				return err
 			}
+			// Without -w the wait has no bound, but -w 0 does not wait, as flock's does not.
+			r.now = r.now || r.wait == 0 && c.Flags().Changed("timeout")
 			return r.run(a, args[0], args[1:])
 		},
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (none []string,
@@ -61,7 +63,7 @@ and after 10s what it waits for.`,
 	f := c.Flags()
 	f.BoolVarP(&r.now, "nonblock", "n", false,
 		"do not wait; exit with 75 if the lock is taken;\netcd itself may take 5s to answer")
-	f.DurationVarP(&r.wait, "timeout", "w", 0, "wait at most this long")
+	f.DurationVarP(&r.wait, "timeout", "w", 0, "wait at most this long; 0 is -n")
 	f.DurationVar(&r.ttl, "ttl", 15*time.Second,
 		"how long the lock outlives a run that dies;\nat least 3 x (kill-after + 1s)")
 	f.DurationVar(&r.killAfter, "kill-after", 3*time.Second, "time from TERM to KILL")
@@ -112,7 +114,7 @@ func (r *running) check() error {
 	case r.now && r.wait != 0:
 		return misused("-n and -w: only one of them")
 	case r.wait < 0:
-		return misused("-w %v: not positive", r.wait)
+		return misused("-w %v: negative", r.wait)
 	case r.killAfter < 0:
 		return misused("--kill-after %v: negative", r.killAfter)
 	case r.atLeast < 0:

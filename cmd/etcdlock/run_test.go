@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock"
 )
 
 // A stderr that nobody reads holds up nothing.
@@ -142,6 +144,27 @@ func TestASignalEndsTheWaitForEtcd(t *testing.T) {
 	}
 }
 
+// With -w 0 a run does not wait. (Of flock's timeout its manual says: "The zero number of seconds
+// is interpreted as --nonblock.")
+func TestATimeoutOfZeroDoesNotWait(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	e.holds(t, "job")
+	run := e.run(t, []string{"-w", "0"}, "job", file(t, "command"))
+	eventually(t, func() bool {
+		select {
+		case <-run.ended:
+			return true
+		default:
+			line, err := etcdlock.Contenders(t.Context(), e.client, "job")
+			require.NoError(t, err)
+			require.Len(t, line, 1, "it waits")
+			return false
+		}
+	}, "it does not end")
+	run.exits(exitTaken).says("held by")
+}
+
 // Each status of a run, with one line for each that is its own.
 func TestExitStatuses(t *testing.T) {
 	t.Parallel()
@@ -163,6 +186,8 @@ func TestExitStatuses(t *testing.T) {
 		"by a signal":         {[]string{e.addr, "c", "--", "sh", "-c", "kill -9 $$"}, 137, ""},
 		"75 of its own":       {[]string{e.addr, "d", "--", "sh", "-c", "exit 75"}, 75, ""},
 		"not waiting":         {[]string{e.addr, "-n", "taken", "--", "true"}, 75, "held by"},
+		"-w 0s of a free one": {[]string{e.addr, "-w", "0s", "free", "--", "true"}, 0, ""},
+		"-n and -w 0":         {[]string{e.addr, "-n", "-w", "0", "taken", "--", "true"}, 75, "held by"},
 		"another conflict":    {[]string{e.addr, "-n", "--conflict-exit-code", "3", "taken", "--", "true"}, 3, "held by"},
 		"no conflict":         {[]string{e.addr, "-n", "--conflict-exit-code", "0", "taken", "--", "true"}, 0, "held by"},
 		"not there":           {[]string{e.addr, "e", "--", "no-such-command"}, 127, "no-such-command"},
@@ -180,7 +205,7 @@ func TestExitStatuses(t *testing.T) {
 		"TTL too short":       {[]string{e.addr, "--ttl", "11s", "a", "--", "true"}, 64, "less than 12s"},
 		"kill-after too long": {[]string{e.addr, "--kill-after", "5s", "a", "--", "true"}, 64, "less than 18s"},
 		"-n and -w":           {[]string{e.addr, "-n", "-w", "1s", "a", "--", "true"}, 64, "only one of them"},
-		"-w of nothing":       {[]string{e.addr, "-w", "-1s", "a", "--", "true"}, 64, "not positive"},
+		"-w of nothing":       {[]string{e.addr, "-w", "-1s", "a", "--", "true"}, 64, "-w -1s: negative"},
 		"a negative time":     {[]string{e.addr, "--at-least", "-1s", "a", "--", "true"}, 64, "negative"},
 		"a least time and -s": {[]string{e.addr, "--at-least", "1s", "-s", "a", "--", "true"}, 64, "only one of them"},
 		"a least time and -N": {[]string{e.addr, "--at-least", "1s", "-N", "2", "a", "--", "true"}, 64, "only one of them"},

@@ -2875,6 +2875,12 @@ var mutants = []mutant{
 		killers: []killer{ofCommand("TestALossEndsAllOfTheCommandBeforeAnotherHolds")},
 	},
 	{
+		name:    "a timeout of zero is none",
+		why:     "So it is of many a setting. But a script that computes the time that is left gets a run that hangs, where flock says that the lock is taken.",
+		edits:   []edit{{"cmd/etcdlock/run.go", ` || r.wait == 0 && c.Flags().Changed("timeout")`, ``}},
+		killers: []killer{ofCommand("TestATimeoutOfZeroDoesNotWait")},
+	},
+	{
 		name: "a stderr without a reader ends a run",
 		why:  "So it is with most programs in a pipe. But a run waits for the sake of its command, and what it says matters less.",
 		edits: []edit{{"cmd/etcdlock/hold.go", `	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)

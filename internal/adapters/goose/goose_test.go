@@ -42,11 +42,18 @@ func newProvider(t *testing.T, db *sql.DB, files fstest.MapFS, opts ...goose.Pro
 	return p
 }
 
+// newLocker returns a locker that also serves calls of goose that are not called by Do.
+func newLocker(t *testing.T, mu *etcdlock.Mutex) *etcdlockgoose.Locker {
+	l, err := etcdlockgoose.New(mu, etcdlockgoose.WithoutDo())
+	require.NoError(t, err)
+	return l
+}
+
 // goose's own suite.
 func TestTheSuiteOfGoose(t *testing.T) {
 	etcd, postgres := etcdtest.Start(t, 1), pgtest.Start(t)
 	newLocker := func(t *testing.T) lock.Locker {
-		return etcdlockgoose.New(contract.NewMutex(t, etcd.Client(t), name))
+		return newLocker(t, contract.NewMutex(t, etcd.Client(t), name))
 	}
 	t.Run("providers", func(t *testing.T) {
 		dsn := postgres.Database(t)
@@ -69,7 +76,7 @@ func TestALossInterruptsTheStatement(t *testing.T) {
 		"2_slow.sql": {Data: []byte("-- +goose Up\n" +
 			"ALTER TABLE items ADD COLUMN price INTEGER;\nSELECT pg_sleep(600);")},
 		"3_orders.sql": shop["3_orders.sql"],
-	}, goose.WithLocker(etcdlockgoose.New(mu)))
+	}, goose.WithLocker(newLocker(t, mu)))
 	other := pgtest.Open(t, dsn)
 	go func() {
 		if assert.Eventually(t, func() bool {
@@ -125,7 +132,7 @@ func TestTheEndOfTheContextOfLockLetsTwoIntoTheTableLocker(t *testing.T) {
 func TestTheEndOfTheContextOfLockLetsNobodyIn(t *testing.T) {
 	etcd := etcdtest.Start(t, 1)
 	newLocker := func() lock.Locker {
-		return etcdlockgoose.New(contract.NewMutex(t, etcd.Client(t), name,
+		return newLocker(t, contract.NewMutex(t, etcd.Client(t), name,
 			etcdlock.WithTTL(2*time.Second)))
 	}
 	holder := newLocker()
@@ -186,7 +193,7 @@ func TestTheEndOfAConnectionLetsNobodyIn(t *testing.T) {
 	runs, finish, ended := make(chan context.Context, 2), make(chan struct{}), make(chan error, 1)
 	newUp := func(opts ...etcdlock.SessionOption) *goose.Provider {
 		return newProvider(t, pgtest.Open(t, dsn), shop, slow(runs, finish),
-			goose.WithLocker(etcdlockgoose.New(contract.NewMutex(t, etcd.Client(t), name, opts...))))
+			goose.WithLocker(newLocker(t, contract.NewMutex(t, etcd.Client(t), name, opts...))))
 	}
 	first := newUp()
 	go func() {

@@ -130,13 +130,22 @@ func TestABadCallByNameIsAnErrorAtOnce(t *testing.T) {
 			require.ErrorIs(t, does, etcdlock.ErrNotRun, name)
 			require.ErrorIs(t, triesToDo, etcdlock.ErrNotRun, name)
 		}
-		for _, err := range []error{
-			s.Do(t.Context(), "n", nil), s.TryDo(t.Context(), "n", nil),
-			s.TryDoAll(t.Context(), []string{"n"}, nil),
-			tests.SemaphoreOf(t, s, 1).TryDo(t.Context(), 1, nil),
+		mu, rw := contract.MutexOf(t, s, "n"), tests.RWMutexOf(t, s)
+		permits := tests.SemaphoreOf(t, s, 1)
+		for _, row := range []struct {
+			op  string
+			err error
+		}{
+			{"Do", s.Do(t.Context(), "n", nil)}, {"TryDo", s.TryDo(t.Context(), "n", nil)},
+			{"DoAll", s.DoAll(t.Context(), []string{"n"}, nil)},
+			{"TryDoAll", s.TryDoAll(t.Context(), []string{"n"}, nil)},
+			{"Do", mu.Do(t.Context(), nil)}, {"TryDo", mu.TryDo(t.Context(), nil)},
+			{"Do", rw.Do(t.Context(), nil)}, {"TryDo", rw.TryDo(t.Context(), nil)},
+			{"RDo", rw.RDo(t.Context(), nil)}, {"TryRDo", rw.TryRDo(t.Context(), nil)},
+			{"Do", permits.Do(t.Context(), 1, nil)}, {"TryDo", permits.TryDo(t.Context(), 1, nil)},
 		} {
-			require.ErrorIs(t, err, etcdlock.ErrNotRun)
-			require.ErrorContains(t, err, "nil function")
+			require.ErrorIs(t, row.err, etcdlock.ErrNotRun)
+			require.EqualError(t, row.err, "etcdlock: "+row.op+": nil function")
 		}
 		require.Empty(t, etcd.Counts())
 		require.Zero(t, (*etcdlock.Hold)(nil).TTL()+(*etcdlock.Hold)(nil).SafetyMargin())
