@@ -4,8 +4,6 @@ package bound_test
 
 import (
 	"context"
-	"errors"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -21,7 +19,7 @@ type call struct {
 
 var calls = []call{
 	{"Lock", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
-		m, err := s.Mutex(name, etcdlock.WithRecall(time.Hour))
+		m, err := s.Mutex(name)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -92,7 +90,7 @@ var calls = []call{
 
 // makes makes a call, asks and changes the hold, and ends it. A call that waits gives up.
 func (w *world) makes(c call, name string) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	type result struct {
 		held
@@ -102,10 +100,10 @@ func (w *world) makes(c call, name string) {
 	came := make(chan result, 1)
 	what := c.name + " of " + name
 	w.count(what, one, func() {
-		w.left.Go(func() {
+		go func() {
 			h, of, err := c.make(ctx, w.s, name)
 			came <- result{h, of, err}
-		})
+		}()
 	})
 	var r result
 	select {
@@ -124,7 +122,7 @@ func (w *world) makes(c call, name string) {
 	if r.closer != nil {
 		defer w.count(what+": its handle is closed", one, func() { _ = r.Close(context.Background()) })
 	}
-	if errors.Is(r.err, etcdlock.ErrLocked) || r.err != nil {
+	if r.err != nil {
 		return
 	}
 	var of context.Context
@@ -134,8 +132,6 @@ func (w *world) makes(c call, name string) {
 	w.count(what+": Key", one, func() { r.Key() })
 	w.count(what+": Deadline", one, func() { r.Deadline() })
 	w.count(what+": SetInfo", one, func() { _ = r.SetInfo(of, "info") })
-	key := r.Key()
-	w.count(what+": a recall", one, func() { w.recall(key) })
 	w.count(what+": Unlock", one, func() { _ = r.Unlock(ctx) })
 }
 
@@ -149,8 +145,8 @@ func (w *world) recall(key string) {
 	}
 }
 
-// besides makes all calls, and lets the little happen that leaves the others as they are.
-func besides(w *world) {
+// makeCalls makes all calls, and lets the little happen that leaves the others as they are.
+func (w *world) makeCalls() {
 	for _, c := range calls {
 		for _, of := range []string{name, "free"} {
 			w.makes(c, of)
@@ -160,15 +156,4 @@ func besides(w *world) {
 	stray := name + "/stray"
 	w.count("a key is put below the name", one, func() { _ = w.etcd.PutKey(stray, 0) })
 	w.count("it is deleted", one, func() { w.etcd.DeleteKey(stray) })
-	w.count("a hold of another name is deleted", one, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		h, err := w.s.Lock(ctx, "deleted")
-		if err == nil {
-			synctest.Wait()
-			w.etcd.DeleteKey(h.Key())
-			time.Sleep(10 * time.Millisecond)
-			_ = h.Unlock(context.Background())
-		}
-	})
 }

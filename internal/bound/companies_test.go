@@ -24,6 +24,7 @@ type company struct {
 	waits bool // some of them wait
 	holds bool // some of them hold in the Session
 	other bool // they wait for another process
+	spare bool // they are keys that linger
 }
 
 const most = 65_535 // permits
@@ -192,7 +193,7 @@ var companies = []company{
 		w.etcd.Cut("a")
 		w.each(func(ctx context.Context, i int) { w.lock(ctx, names[i]) })
 	}},
-	{name: "names linger", slow: true, come: func(w *world) {
+	{name: "names linger", slow: true, spare: true, come: func(w *world) {
 		for _, name := range w.names() {
 			h, err := w.s.Lock(w.waits, name, etcdlock.WithLinger(time.Hour))
 			require.NoError(w, err)
@@ -208,13 +209,9 @@ var companies = []company{
 			require.NoError(w, h.Unlock(context.Background()))
 		})
 	}},
-	{name: "names are being removed", come: func(w *world) {
+	{name: "names are being removed", slow: true, come: func(w *world) {
 		names := w.names()
-		w.each(func(ctx context.Context, i int) {
-			h, err := w.s.Lock(ctx, names[i])
-			require.NoError(w, err)
-			w.came(h, err)
-		})
+		w.each(func(ctx context.Context, i int) { w.lock(ctx, names[i]) })
 		w.etcd.Intercept(func(c fake.Call) fake.Effect {
 			return fake.Effect{Drop: c.Process == "a" && c.Method == fake.Txn && len(c.Deletes) > 0}
 		})
@@ -228,6 +225,24 @@ var companies = []company{
 		time.Sleep(2 * time.Second)
 		w.holds = nil
 	}},
+	{name: "a crowd wants a few names in all ways", holds: true, waits: true, come: func(w *world) {
+		w.each(func(ctx context.Context, i int) {
+			name := fmt.Sprint("crowd-", i%3)
+			switch i / 3 % 4 {
+			case 0:
+				w.lock(ctx, name)
+			case 1:
+				rw, _ := w.s.RWMutex(name)
+				w.came(rw.RLock(ctx))
+			case 2:
+				rw, _ := w.s.RWMutex(name)
+				w.came(rw.TryRLock(ctx))
+			case 3:
+				sem, _ := w.s.Semaphore(name, most)
+				w.came(sem.Acquire(ctx, 1))
+			}
+		})
+	}},
 
 	// Other processes.
 	{name: "another process has permits", slow: true, come: func(w *world) {
@@ -236,5 +251,3 @@ var companies = []company{
 	{name: "other processes read", come: func(w *world) { w.strangers(line.Shape{Kind: line.Read}) }},
 	{name: "other processes lock", come: func(w *world) { w.strangers(line.Shape{}) }},
 }
-
-var _ = fmt.Sprint

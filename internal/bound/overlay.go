@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/etcdlock/etcdlock/internal/bound/steps"
 	"github.com/etcdlock/etcdlock/internal/source"
 )
 
@@ -22,6 +23,13 @@ const counter = "internal/bound/steps"
 
 // alias is the name of package steps in the library.
 const alias = "countedSteps"
+
+// Flags and Env are what go test needs besides the overlay. With one processor, and goroutines that
+// give it up only where they call something, the tests are the same each time.
+var (
+	Flags = []string{"-tags", "timed,bound", "-vet", "off", "-cpu", "1", "-count", "1"}
+	Env   = []string{"GODEBUG=asyncpreemptoff=1"}
+)
 
 // Write writes the overlay of the module in the folder module to the folder to, and returns the
 // path of the file for go build -overlay.
@@ -159,9 +167,9 @@ func (f *fileChange) node(n ast.Node) bool {
 	case *ast.FuncLit:
 		f.counts(n.Body, "")
 	case *ast.ForStmt:
-		f.counts(n.Body, "for")
+		f.counts(n.Body, steps.Loop)
 	case *ast.RangeStmt:
-		f.counts(n.Body, "for")
+		f.counts(n.Body, steps.Loop)
 	case *ast.GoStmt:
 		f.begins(n.Call)
 	case *ast.SelectorExpr:
@@ -304,7 +312,7 @@ func calleeOf(fn ast.Expr) *ast.Ident {
 
 // wrap gives an expression to a function of package steps, which returns it.
 func (f *fileChange) wrap(by string, e ast.Expr) {
-	f.insert(e.Pos(), fmt.Sprintf("%s.%s(%d, ", alias, by, f.site(e.Pos(), by)))
+	f.insert(e.Pos(), fmt.Sprintf("%s.%s(%d, ", alias, by, f.site(e.Pos(), steps.Loop)))
 	f.insert(e.End(), ")")
 }
 
@@ -321,12 +329,10 @@ func (f *fileChange) site(at token.Pos, kind string) int {
 		f.err = err
 	}
 	name := fmt.Sprintf("%s:%d", filepath.ToSlash(path), f.fset.PositionFor(at, false).Line)
-	for _, more := range []string{f.in, kind} {
-		if more != "" {
-			name += " " + more
-		}
+	if f.in != "" {
+		name += " " + f.in
 	}
-	f.sites = append(f.sites, name)
+	f.sites = append(f.sites, name+kind)
 	return len(f.sites) - 1
 }
 

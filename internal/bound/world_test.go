@@ -40,7 +40,7 @@ type world struct {
 	ends  []context.CancelFunc // of each call
 
 	mu      sync.Mutex // not held across anything
-	holds   []held     // of the others in s
+	holds   []other    // of the others in s
 	handles []closer   // that they have used
 
 	rows []row
@@ -55,6 +55,11 @@ type held interface {
 	Deadline() time.Time
 	SetInfo(ctx context.Context, info string) error
 }
+
+// other is the hold of one of the others.
+type other struct{ held }
+
+func (o other) unlock() { _ = o.Unlock(context.Background()) }
 
 type closer interface {
 	Close(ctx context.Context) error
@@ -123,7 +128,7 @@ func (w *world) came(h held, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err == nil {
-		w.holds = append(w.holds, h)
+		w.holds = append(w.holds, other{h})
 		return
 	}
 	for _, expected := range []error{context.Canceled, etcdlock.ErrClosed, etcdlock.ErrLocked} {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcdlock/etcdlock/internal/bound"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/record"
@@ -64,9 +65,10 @@ type edit struct{ file, old, new string }
 
 // A killer is a test that must fail for a mutant, and for nothing else.
 type killer struct {
-	dir   string // of its package, relative to the module
-	test  string
-	seeds int // how many seeds it tries at most; 0 if it does not try seeds
+	dir     string // of its package, relative to the module
+	test    string
+	seeds   int  // how many seeds it tries at most; 0 if it does not try seeds
+	counted bool // the library that it tests counts its steps; see internal/bound
 }
 
 // kind is "waiting" if k is about real time: about processes, or etcd's own servers.
@@ -84,24 +86,35 @@ func (k killer) kind() string {
 }
 
 // simulation is the random simulation, with at most that many seeds.
-func simulation(seeds int) killer { return killer{"./internal/sim", "TestSimulation", seeds} }
+func simulation(seeds int) killer {
+	return killer{dir: "./internal/sim", test: "TestSimulation", seeds: seeds}
+}
 
 // ofFamily is the random simulation with all kinds.
 func ofFamily(seeds int) killer {
-	return killer{"./internal/sim", "TestSimulationOfTheFamily", seeds}
+	return killer{dir: "./internal/sim", test: "TestSimulationOfTheFamily", seeds: seeds}
 }
 
 // named is a test of the library's own package.
-func named(test string) killer { return killer{".", test, 0} }
+func named(test string) killer { return killer{dir: ".", test: test} }
+
+// withMutexHeld is a test of the library's own package that holds the mutex of a Session.
+func withMutexHeld(test string) killer { return killer{dir: ".", test: test, counted: true} }
+
+// inBound is what happens beside a company: a part of the table of steps under mutexes.
+func inBound(company, event string) killer {
+	test := strings.ReplaceAll("TestBound/"+company+"/"+event, " ", "_")
+	return killer{dir: "./internal/bound", test: test, counted: true}
+}
 
 // inArea is a test of the library from outside, by its area.
-func inArea(area, test string) killer { return killer{"./internal/tests/" + area, test, 0} }
+func inArea(area, test string) killer { return killer{dir: "./internal/tests/" + area, test: test} }
 
 // inSim is another test of the simulation's package.
-func inSim(test string) killer { return killer{"./internal/sim", test, 0} }
+func inSim(test string) killer { return killer{dir: "./internal/sim", test: test} }
 
 // core is a test of one of the packages that the library is made of.
-func core(pkg, test string) killer { return killer{"./internal/" + pkg, test, 0} }
+func core(pkg, test string) killer { return killer{dir: "./internal/" + pkg, test: test} }
 
 // exploring is one part of the cores' exploration. The parts before it may take a minute.
 func exploring(part string) killer {
@@ -109,13 +122,13 @@ func exploring(part string) killer {
 }
 
 // ofCommand is a test of the command.
-func ofCommand(test string) killer { return killer{"./cmd/etcdlock", test, 0} }
+func ofCommand(test string) killer { return killer{dir: "./cmd/etcdlock", test: test} }
 
 // inContract is a row of the contract's table, on an etcd in memory.
 func inContract(row string) killer { return named("TestContract/" + row) }
 
 // onCluster is a test that needs etcd's own servers.
-func onCluster(test string) killer { return killer{"./internal/proof/contract", test, 0} }
+func onCluster(test string) killer { return killer{dir: "./internal/proof/contract", test: test} }
 
 // If a replacement does not find its place, the test says which mutant to bring up to date.
 // Every test would kill a mutant that does not compile.
@@ -205,12 +218,12 @@ func TestMutantsAreKilled(t *testing.T) {
 	require.NotEmpty(t, chosen, "no mutant is called %q", *only)
 	s := newSchema(t, chosen)
 	t.Logf("%d mutants are built together, and %d alone", len(s.numbers), len(s.alone))
-	built := &binaries{t: t, overlay: plant(t, s.texts())}
+	built := &binaries{t: t, texts: s.texts()}
 	// A killer that kills everything shows nothing. These take the longest, so they begin.
 	for _, k := range together(chosen) {
-		t.Run("the library as it is survives "+k.dir, func(t *testing.T) {
+		t.Run("the library as it is survives "+k.pkg(), func(t *testing.T) {
 			t.Parallel()
-			killed, _, output := k.faces(t, built.of(t, k.dir), 0)
+			killed, _, output := k.faces(t, built.of(t, k), 0)
 			require.False(t, killed, "fails for the library as it is:\n%s", output)
 		})
 	}
@@ -220,7 +233,7 @@ func TestMutantsAreKilled(t *testing.T) {
 			if number := s.numbers[m.name]; number > 0 {
 				m.isKilled(t, built, number)
 			} else {
-				m.isKilled(t, &binaries{t: t, overlay: plant(t, m.texts(t))}, 0)
+				m.isKilled(t, &binaries{t: t, texts: m.texts(t)}, 0)
 			}
 		})
 	}
@@ -234,7 +247,7 @@ func (m mutant) isKilled(t *testing.T, built *binaries, number int) {
 	for _, k := range m.killers {
 		killed, after, run := false, "", 0
 		for ; !killed && run < runs; run++ {
-			killed, after, _ = k.faces(t, built.of(t, k.dir), number)
+			killed, after, _ = k.faces(t, built.of(t, k), number)
 		}
 		if !killed {
 			t.Errorf("%s does not see this in %d runs:\n%s", k.test, runs, m.why)
@@ -328,7 +341,7 @@ func together(ms []mutant) []killer {
 	var packages []killer
 	for _, m := range ms {
 		for _, k := range m.killers {
-			i := slices.IndexFunc(packages, func(p killer) bool { return p.dir == k.dir })
+			i := slices.IndexFunc(packages, func(p killer) bool { return p.pkg() == k.pkg() })
 			if i < 0 {
 				packages = append(packages, k)
 				continue
@@ -376,22 +389,38 @@ func plant(t *testing.T, texts map[string][]byte) string {
 	return path
 }
 
+// pkg is the package of k, and how it is built.
+func (k killer) pkg() string {
+	if k.counted {
+		return k.dir + ", which counts steps"
+	}
+	return k.dir
+}
+
 // binaries are the test binaries of packages, with mutants planted by an overlay. All that
 // need the same one wait for the one that builds it.
 type binaries struct {
-	t       *testing.T // whose subtests need them
-	overlay string
-	built   sync.Map // by the folder of the package: func() (string, error)
+	t     *testing.T        // whose subtests need them
+	texts map[string][]byte // of the library's files that differ, by their paths
+	built sync.Map          // by the package, as pkg has it: func() (string, error)
 }
 
-// of returns the test binary of a package. The linker leaves out what a debugger needs,
+// of returns the test binary of k's package. The linker leaves out what a debugger needs,
 // which saves most of its time. CI vets the library elsewhere.
-func (b *binaries) of(t *testing.T, dir string) (binary string) {
+func (b *binaries) of(t *testing.T, k killer) (binary string) {
 	t.Helper()
-	built, _ := b.built.LoadOrStore(dir, sync.OnceValues(func() (string, error) {
+	built, _ := b.built.LoadOrStore(k.pkg(), sync.OnceValues(func() (string, error) {
+		texts, tags := b.texts, "timed"
+		if k.counted {
+			counted, err := bound.Texts(b.t.Context(), module, texts)
+			if err != nil {
+				return "", err
+			}
+			texts, tags = counted, "timed,bound"
+		}
 		binary := filepath.Join(b.t.TempDir(), "killer.test")
-		output, err := goCommand(b.t, "test", "-c", "-tags", "timed", "-vet=off", "-overlay", b.overlay,
-			"-ldflags", "-s -w", "-o", binary, dir).CombinedOutput()
+		output, err := goCommand(b.t, "test", "-c", "-tags", tags, "-vet=off", "-overlay", plant(b.t, texts),
+			"-ldflags", "-s -w", "-o", binary, k.dir).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%w:\n%s", err, output)
 		}
@@ -431,6 +460,9 @@ func (k killer) faces(t *testing.T, binary string, number int) (killed bool, aft
 	args := []string{"-test.run", k.pattern(), "-test.timeout", timeLimit.String(), "-test.failfast"}
 	if k.seeds > 0 { // one after the other, in this process, which the time limit ends
 		args = append(args, "-stride", "1", "-seeds", strconv.Itoa(k.seeds))
+	}
+	if k.counted {
+		args = append(args, "-test.cpu", "1")
 	}
 	test := exec.CommandContext(t.Context(), binary, args...)
 	test.Dir = filepath.Join(module, k.dir)

@@ -7,8 +7,10 @@
 package steps
 
 import (
+	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"sync"
 	"unsafe"
 )
@@ -31,11 +33,11 @@ type tally struct {
 }
 
 func (t *tally) add(site, n int) {
-	if t.counts == nil {
-		t.counts = make([]int, len(sites)+1)
-	}
 	if n == 0 {
 		return
+	}
+	if site >= len(t.counts) {
+		t.counts = append(t.counts, make([]int, max(len(sites), site+1)-len(t.counts))...)
 	}
 	if t.counts[site] == 0 {
 		t.passed = append(t.passed, site)
@@ -54,11 +56,11 @@ func (t *tally) reset() {
 func (t *tally) sites() []Site {
 	all := make([]Site, 0, len(t.passed))
 	for _, site := range t.passed {
-		name := "?"
+		passed := Site{Name: fmt.Sprint("site ", site), Steps: t.counts[site]}
 		if site < len(sites) {
-			name = sites[site]
+			passed.Name, passed.Loop = strings.CutSuffix(sites[site], Loop)
 		}
-		all = append(all, Site{name, t.counts[site]})
+		all = append(all, passed)
 	}
 	slices.SortFunc(all, func(a, b Site) int { return b.Steps - a.Steps })
 	return all
@@ -67,8 +69,12 @@ func (t *tally) sites() []Site {
 // A Site is a place in the source, and how many steps were made there.
 type Site struct {
 	Name  string
+	Loop  bool // or a call that goes through many
 	Steps int
 }
+
+// Loop ends the names of the sites that are loops.
+const Loop = " loop"
 
 // Counts are what was counted of the mutexes that one declaration has made: of all Sessions, for
 // instance.

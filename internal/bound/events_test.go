@@ -1,0 +1,171 @@
+//go:build bound
+
+package bound_test
+
+import (
+	"context"
+	"slices"
+	"testing/synctest"
+	"time"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/bound/steps"
+	"github.com/etcdlock/etcdlock/internal/fake"
+)
+
+// An event happens to a Session, beside others.
+type event struct {
+	name    string
+	fits    func(c company) bool
+	kind    kind
+	happens func(w *world)
+}
+
+func always(company) bool    { return true }
+func holds(c company) bool   { return c.holds }
+func waits(c company) bool   { return c.waits }
+func another(c company) bool { return c.other }
+func spare(c company) bool   { return c.spare }
+func inUse(c company) bool   { return !c.spare }
+
+var events = []event{
+	// Of one of the others.
+	{"one is unlocked", holds, one, func(w *world) { w.holds[0].unlock() }},
+	{"the wait of the first ends", waits, one, func(w *world) { w.ends[0]() }},
+	{"the wait of the last ends", waits, one, func(w *world) { w.ends[len(w.ends)-1]() }},
+
+	{"another hold is recalled", always, one, func(w *world) {
+		w.holdsAnother(func(key string) { w.recall(key) })
+	}},
+	{"the key of another hold is deleted", always, one, func(w *world) {
+		w.holdsAnother(w.etcd.DeleteKey)
+	}},
+
+	// Of the lease.
+	{"a renewal is answered", always, one, func(w *world) { w.renews(fake.Effect{}) }},
+	{"a renewal fails", always, one, func(w *world) { w.renews(fake.Effect{Before: fake.Unavailable}) }},
+	{"the answer to a put is lost", inUse, one, losesAnAnswer},
+	{"the answer to a put is lost, and what lingers goes", spare, each, losesAnAnswer},
+	{"renewals are late", always, each, func(w *world) {
+		w.etcd.Cut("a")
+		time.Sleep(ttl / 2)
+		w.etcd.Heal("a")
+		time.Sleep(ttl / 2)
+	}},
+	{"the lease runs out", always, each, func(w *world) { w.etcd.Cut("a"); time.Sleep(2 * ttl) }},
+	{"the lease is revoked", always, each, func(w *world) {
+		w.etcd.RevokeLease(w.s.Lease())
+		time.Sleep(ttl / 2)
+	}},
+	{"a minute passes", always, each, func(w *world) { time.Sleep(time.Minute) }},
+
+	// Of the line.
+	{"the other process goes", another, each, func(w *world) {
+		_ = w.all[1].Close(context.Background())
+		time.Sleep(5 * time.Second)
+	}},
+	{"a key is deleted", holds, each, func(w *world) {
+		time.Sleep(2 * time.Second) // from then on it is watched
+		w.etcd.DeleteKey(w.holds[0].Key())
+		time.Sleep(5 * time.Second)
+	}},
+	{"a key is recalled", holds, each, func(w *world) {
+		time.Sleep(2 * time.Second)
+		w.recall(w.holds[0].Key())
+		time.Sleep(5 * time.Second)
+	}},
+	{"all watches end", always, each, func(w *world) { w.etcd.CancelWatches(); time.Sleep(time.Second) }},
+	{"etcd is set back", always, each, func(w *world) {
+		w.etcd.Restore(w.etcd.Snapshot(), 2)
+		time.Sleep(ttl / 2)
+	}},
+
+	// Of all others.
+	{"all waits end", waits, each, func(w *world) { w.end(); time.Sleep(time.Second) }},
+	{"each wait ends, the first first", waits, each, func(w *world) {
+		for _, end := range w.ends {
+			end()
+			synctest.Wait()
+		}
+	}},
+	{"each wait ends, the last first", waits, each, func(w *world) {
+		for _, end := range slices.Backward(w.ends) {
+			end()
+			synctest.Wait()
+		}
+	}},
+	{"all are unlocked", holds, each, func(w *world) {
+		for _, h := range w.holds {
+			w.left.Go(h.unlock)
+		}
+		time.Sleep(time.Second)
+	}},
+	{"each is unlocked, the first first", holds, each, func(w *world) {
+		for _, h := range w.holds {
+			h.unlock()
+		}
+	}},
+	{"each is unlocked, the last first", holds, each, func(w *world) {
+		for _, h := range slices.Backward(w.holds) {
+			h.unlock()
+		}
+	}},
+	{"all handles are closed", always, each, func(w *world) {
+		for _, c := range w.handles {
+			w.left.Go(func() { _ = c.Close(context.Background()) })
+		}
+		time.Sleep(5 * time.Second)
+	}},
+	{"Close", always, each, func(w *world) { _ = w.s.Close(context.Background()) }},
+	{"Close, by each", always, each, func(w *world) {
+		for range w.n {
+			w.left.Go(func() { _ = w.s.Close(context.Background()) })
+		}
+		time.Sleep(5 * time.Second)
+	}},
+}
+
+// losesAnAnswer loses the answer to a put. The lease gets no more keys then.
+func losesAnAnswer(w *world) {
+	w.etcd.LoseAnswers("a", 1)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, _ = w.s.Lock(ctx, "free")
+}
+
+// renews lets time pass until the next renewal is sent, which has an effect. What follows at once is
+// counted.
+func (w *world) renews(effect fake.Effect) {
+	sent := make(chan struct{}, 1)
+	w.etcd.Intercept(func(c fake.Call) fake.Effect {
+		if c.Process != "a" || c.Method != fake.KeepAlive || len(sent) > 0 {
+			return fake.Effect{}
+		}
+		sent <- struct{}{}
+		return effect
+	})
+	time.Sleep(ttl/3 - 1) // there is no sending before, if a lease was granted just now
+	countFromHere()
+	time.Sleep(1)
+}
+
+// countFromHere forgets what was counted.
+func countFromHere() {
+	synctest.Wait()
+	steps.Reset()
+}
+
+// holdsAnother holds another name, with a key that is watched, and counts what follows from does at
+// once.
+func (w *world) holdsAnother(does func(key string)) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	h, err := w.s.Lock(ctx, "free", etcdlock.WithRecall(time.Hour))
+	if err != nil { // there is no lease
+		countFromHere()
+		return
+	}
+	time.Sleep(2 * time.Second)
+	countFromHere()
+	does(h.Key())
+}
