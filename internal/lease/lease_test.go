@@ -15,6 +15,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/lease/trust"
 )
 
 // A none is Tenants without keys, which need their lease all the same.
@@ -118,3 +119,25 @@ func (deaf) Unavailable(error, time.Duration)      {}
 func (deaf) Limited(int)                           {}
 func (deaf) Unreadable(string, error)              {}
 func (deaf) StreamSilent()                         {}
+
+// The trust is over by the clock, and no timer has run yet, as after a pause of the process. An
+// answer that comes then extends nothing, whatever etcd says of the lease.
+func TestALateAnswerRevivesNoLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, closes := pool(fake.NewServer().Client("a"), time.Minute)
+		defer closes()
+		_, err := p.Take(t.Context(), func() bool { return p.CurrentLocked() != nil })
+		require.NoError(t, err)
+		p.mu.Lock()
+		l := p.current
+		p.mu.Unlock()
+		now := time.Now()
+		p.safety.Lock()
+		l.trust = trust.New(now.Add(-time.Hour), time.Minute, p.config.Margin)
+		p.safety.Unlock()
+		l.trusts(func(of *trust.Trust) {
+			of.Answered(now, of.Sends(now, nil), trust.Confirmation{TTL: time.Minute}, 0)
+		})
+		require.Error(t, l.isOver())
+	})
+}

@@ -70,33 +70,71 @@ var mutants = []mutant{
 		killers: []killer{explorationOfTrust, core("lease/trust", "TestWhatARenewalIsWorth")},
 	},
 	{
-		name: "a late answer revives the hold",
-		why:  "etcd says that the lease lives, so nobody else had the lock. But the hold was declared lost, and its work given up (rule 1).",
-		edits: []edit{{"internal/lease/lease.go", `	if l.HasEndedLocked() {
+		name: "the timer of the trust waits for the Session's mutex",
+		why:  "All that follows from the end of a lease is done with it. But 20,000 calls may hold it for seconds, and meanwhile etcd gives the lock away (rule 27).",
+		edits: []edit{{"internal/lease/lease.go", `	why := l.isOver()
+	if why == nil {
+		return // a renewal has moved the end meanwhile
+	}
+`, `	l.pool.mu.Lock()
+	why := l.isOver()
+	l.pool.mu.Unlock()
+	if why == nil {
+		return // a renewal has moved the end meanwhile
+	}
+`}},
+		killers: []killer{withMutexHeld("TestHoldsEndInTimeWhileTheSessionsMutexIsHeld")},
+	},
+	{
+		name: "a look at a hold waits for the Session's mutex",
+		why:  "The mutex guards the hold. But who asks before each write waits for 20,000 calls, and works on if it is told late (rule 27).",
+		edits: []edit{{"context.go", `	if cause := c.hold.life.Cause(time.Now()); cause != nil {
+		c.End(cause)
+	}
+`, `	c.hold.m.s.mu.Lock()
+	cause := c.hold.checkLocked(time.Now())
+	c.hold.m.s.mu.Unlock()
+	if cause != nil {
+		c.End(cause)
+	}
+`}},
+		killers: []killer{withMutexHeld("TestHoldsEndInTimeWhileTheSessionsMutexIsHeld")},
+	},
+	{
+		name: "the answer to a renewal waits for the Session's mutex",
+		why:  "The state of the lease is guarded by it. But the trust runs out while the answer waits, and a healthy hold is lost (rule 27).",
+		edits: []edit{{"internal/lease/lease.go", `	p, now := l.pool, time.Now()
+	p.safety.Lock()
+	defer p.safety.Unlock()
+`, `	p, now := l.pool, time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.safety.Lock()
+	defer p.safety.Unlock()
+`}},
+		killers: []killer{withMutexHeld("TestLeasesAreRenewedWhileTheSessionsMutexIsHeld")},
+	},
+	{
+		name: "the keeper sees what is due before it sends",
+		why:  "One goroutine is simpler than two. But it waits for the Session's mutex, and the renewal is late (rule 27).",
+		edits: []edit{{"internal/lease/renew.go", `			k.pool.tasks.Go(func() { k.cared <- k.care(last) })
+`, `			k.cared <- k.care(last)
+`}},
+		killers: []killer{withMutexHeld("TestLeasesAreRenewedWhileTheSessionsMutexIsHeld")},
+	},
+	{
+		name: "a late answer revives the lease",
+		why:  "etcd says that the lease lives, so nobody else had the lock. But nobody has looked yet, and the trust was over: etcd may have given the lock away since (rule 1).",
+		edits: []edit{{"internal/lease/lease.go", `	defer p.safety.Unlock()
+	if l.overSafe(now) != nil {
 		return
 	}
-	until, lasted := l.trust.Until(), l.LastsLocked(now)
-`, `	until, lasted := l.trust.Until(), l.LastsLocked(now)
-	if l.state == ended && l.trust.At(now) == trust.Expired {
-		l.state, l.why, l.dead, l.pool.current = serving, nil, make(chan struct{}), l
-		l.tenants.MarkLocked()
+	until`, `	defer p.safety.Unlock()
+	if l.over != nil {
+		return
 	}
-`}, {"localqueue.go", `	if !n.marked {
-`, `	for c := range n.queue.Having() {
-		h := c.hold
-		if h != nil && h.place.Lease.ServesLocked() && errors.Is(h.lossLocked(), ErrExpired) {
-			h.state, h.cause, h.why = holdWhole, nil, nil
-			h.place.Refs++
-		}
-	}
-	if !n.marked {
-`}, {"internal/lease/revoke.go", `	if err == nil {
-		l.becomesLocked(gone, l.why)
-`, `	if err == nil && l.HasEndedLocked() {
-		l.becomesLocked(gone, l.why)
-`}},
-		killers: []killer{simulation(1000),
-			inArea("lease", "TestALateAnswerRevivesNothingInVirtualTime")},
+	until`}},
+		killers: []killer{core("lease", "TestALateAnswerRevivesNoLease")},
 	},
 	{
 		name: "a hold begins without a look at the clock",
@@ -125,8 +163,8 @@ var mutants = []mutant{
 	if c.Context.Err() != nil {
 		return
 	}
-	if cause := c.hold.check(); cause != nil {
-		c.end(cause)
+	if cause := c.hold.life.Cause(time.Now()); cause != nil {
+		c.End(cause)
 	}
 }`, `func (c *holdContext) check() {}`}},
 		killers: []killer{named("TestTheFirstLookNeedsNoTimer")},
@@ -150,7 +188,7 @@ var mutants = []mutant{
 	{
 		name: "of two contexts for one parent the hold ends the later one",
 		why:  "The hold did not know one a moment ago. But another call may have made one since, and that one would outlive the hold (rule 2).",
-		edits: []edit{{"context.go", `	if other := h.contexts[c.parent]; other != nil {
+		edits: []edit{{"internal/lease/life.go", `	if other := f.contexts[k]; other != nil {
 		return other, nil
 	}
 `, ``}},
@@ -169,10 +207,8 @@ var mutants = []mutant{
 	{
 		name: "Close revokes while the contexts end",
 		why:  "Close has ended every hold, and wakes the keeper at once. But the contexts are cancelled one by one, and etcd is faster (rule 1).",
-		edits: []edit{{"internal/lease/revoke.go", `	k.tenants.BeforeRevoke()
-	l, p := k.Lease, k.pool
-`, `	l, p := k.Lease, k.pool
-`}},
+		edits: []edit{{"internal/lease/revoke.go", `	l.endLives(l.isOver())
+`, ``}},
 		killers: []killer{inArea("mutex", "TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne"),
 			inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
 	},
@@ -587,8 +623,8 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/ticket.go", `		if a.Doubtful() {
 			t.sends()
 		}
-		return false, ahead
-`, `		return false, ahead
+		return false
+`, `		return false
 `}},
 		killers: []killer{core("ticket", "TestExploration")},
 	},
@@ -603,9 +639,9 @@ var mutants = []mutant{
 		name: "a turn that was left goes to nobody",
 		why:  "The waiter was chosen, and has gone away, so the turn ends with it. But then nobody tells those who wait (rule 12).",
 		edits: []edit{{"internal/turn/turn.go", `	q.owner.standing = Gone
-	w := q.waiters.first
+	w := q.First()
 `, `	q.owner.standing = Gone
-	w := q.waiters.first
+	w := q.First()
 	if q.state == Passing && w != nil && w.standing != Next {
 		w = nil
 	}
@@ -615,16 +651,16 @@ var mutants = []mutant{
 	{
 		name: "a renewal that is refused ends the hold at once",
 		why:  "A retry does not fix a refusal. But an operator does, who has just enabled auth or changed a role, and the lease lives meanwhile (rule 1, ErrExpired).",
-		edits: []edit{{"internal/lease/renew.go", `		l.refusal = err
-`, `		l.endLocked(p.config.Error(Expired, err))
+		edits: []edit{{"internal/lease/renew.go", `		l.trusts(func(*trust.Trust) { l.refusal = err })
+`, `		l.endRevoked(err)
 `}},
 		killers: []killer{inArea("mutex", "TestRenewalsThatAreRefusedForAWhileLoseNothing")},
 	},
 	{
 		name: "a loss does not say what etcd refused",
 		why:  "The hold ended because its time was over. But then only the log says that etcd answered all the time, and what it answered (ErrExpired).",
-		edits: []edit{{"internal/lease/lease.go", `		l.endLocked(l.pool.config.Error(Expired, l.refusal))
-`, `		l.endLocked(l.pool.config.Error(Expired, nil))
+		edits: []edit{{"internal/lease/lease.go", `		l.overForSafe(l.pool.config.Error(Expired, l.refusal))
+`, `		l.overForSafe(l.pool.config.Error(Expired, nil))
 `}},
 		killers: []killer{inArea("mutex", "TestALossHasAReasonThatErrorsIsTells")},
 	},
@@ -789,11 +825,11 @@ var mutants = []mutant{
 		name: "the next goroutine gets in after a loss",
 		why:  "The lock is lost, so the local line could move on. But the loser has not stopped yet (rule 4).",
 		edits: []edit{
-			{"hold.go", `		h.becomesLocked(holdGone, cause)
-		h.reportLost(cause)
-`, `		h.becomesLocked(holdGone, cause)
-		h.claim.leaveTurnLocked(nil)
-		h.reportLost(cause)
+			{"hold.go", `		o.becomesLocked(holdGone, cause)
+		o.reportLost(cause)
+`, `		o.becomesLocked(holdGone, cause)
+		o.claim.leaveTurnLocked(nil)
+		o.reportLost(cause)
 `},
 			{"hold.go", `		h.claim.leaveTurnLocked(nil)
 		if h.warns != nil {
@@ -1333,8 +1369,8 @@ var mutants = []mutant{
 	{
 		name: "who leaves from the middle takes the others along",
 		why:  "Its neighbours are linked to each other. But if only one of the two is, those behind it are never reached (rule 12).",
-		edits: []edit{{"internal/turn/turn.go", `		w.before.after = w.after
-`, `		w.before.after = nil
+		edits: []edit{{"internal/list/list.go", `		n.before.after = n.after
+`, `		n.before.after = nil
 `}},
 		killers: []killer{
 			core("ticket", "TestExploration"),
@@ -1610,8 +1646,8 @@ var mutants = []mutant{
 	{
 		name: "a read that gives up takes its place away from the next one",
 		why:  "The next one can put a key of its own. But writers have come since, and where each read gives up in time none ever gets in.",
-		edits: []edit{{"claim.go", `	if next == nil || !next.Early() ||`,
-			`	if next == nil || next.Early() ||`}},
+		edits: []edit{{"claim.go", `	if next == nil || !n.queue.Early(next) ||`,
+			`	if next == nil || n.queue.Early(next) ||`}},
 		killers: []killer{inArea("kinds", "TestAReaderThatGivesUpLeavesItsPlaceToTheNext")},
 	},
 	{
@@ -1664,11 +1700,11 @@ var mutants = []mutant{
 		edits: []edit{{"claim.go", ` && n.queue.Waiting() == 0 &&
 `, ` && (c.reads() || n.queue.Waiting() == 0) &&
 `}, {"internal/turn/turn.go", `	q.owner.must("Admit", Holder)
-	w := q.waiters.first
+	w := q.First()
 `, `	q.owner.must("Admit", Holder)
-	w := q.waiters.first
+	w := q.First()
 	if w != nil && q.owner.Shares && !w.Shares {
-		w = q.waiters.last
+		w, _ = q.waiters.Last()
 	}
 `}},
 		killers: []killer{inArea("kinds", "TestNobodyJoinsWhileAWriterWaits"), ofFamily(1000)},
@@ -1985,8 +2021,9 @@ var mutants = []mutant{
 	{
 		name: "a wait asks until its call returns",
 		why:  "Then it is certainly over. But its hold has begun before, and so it is asked for its own wait.",
-		edits: []edit{{"hold.go", `	endsToAskLocked(c)
-`, ``}},
+		edits: []edit{{"hold.go", `	c.endsWaitLocked()
+`, `	c.cancel = nil
+`}},
 		killers: []killer{inArea("holders", "TestEachHolderOfALineIsAsked")},
 	},
 	{
@@ -2154,10 +2191,10 @@ var mutants = []mutant{
 	{
 		name: "the key of a recalled hold goes with its grace",
 		why:  "The context has ended, so nobody should work any more. But a holder that has not looked yet still works, and the next one works beside it.",
-		edits: []edit{{"hold.go", `				o.becomesLocked(holdRecalled, h.recall.end)
-`, `				if !o.endLocked(h.recall.end) && o.place.Refs == 0 {
-					o.place.AbandonLocked(false)
-				}
+		edits: []edit{{"hold.go", `			o.becomesLocked(holdRecalled, cause)
+`, `			if !o.endLocked(cause) && o.place.Refs == 0 {
+				o.place.AbandonLocked(false)
+			}
 `}},
 		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"),
 			inArea("outages", "TestNobodyBelievesBesideARecalledHold"), ofFamily(300)},
@@ -2165,10 +2202,12 @@ var mutants = []mutant{
 	{
 		name: "Unlock of a recalled hold does not ask for the key",
 		why:  "The hold has ended, and nobody else has taken the key. But that was so when the grace was over, and may have changed since (rule 6).",
-		edits: []edit{{"hold.go", `	case h.state >= holdEnded:
+		edits: []edit{{"hold.go", `	if h.state >= holdEnded {
 		return true
-`, `	case h.state >= holdRecalled:
+	}
+`, `	if h.state >= holdRecalled {
 		return true
+	}
 `}, {"release.go", `	if h.state == holdGone {
 		h.clearLocked()`, `	if h.state != holdEnded {
 		h.clearLocked()`}},
@@ -2548,9 +2587,10 @@ var mutants = []mutant{
 		name: "one of several names is lost alone",
 		why:  "The others are still held. But the work that they protect needs all names.",
 		edits: []edit{{"hold.go", `	for _, o := range h.all {
-		o.endLocked(cause)
-	}
-`, ``}},
+		if cause == ErrUnlocked || cause == ErrClosed {
+`, `	for _, o := range h.alone {
+		if cause == ErrUnlocked || cause == ErrClosed {
+`}},
 		killers: []killer{inArea("kinds", "TestALossOfOneOfSeveralNames"), ofFamily(300)},
 	},
 
@@ -2605,11 +2645,11 @@ var mutants = []mutant{
 		edits: []edit{{"claim.go", ` && n.queue.Waiting() == 0 &&
 `, ` && (c.Kind == line.Permit || n.queue.Waiting() == 0) &&
 `}, {"internal/turn/turn.go", `	q.owner.must("Admit", Holder)
-	w := q.waiters.first
+	w := q.First()
 `, `	q.owner.must("Admit", Holder)
-	w := q.waiters.first
+	w := q.First()
 	if w != nil && q.owner.Steps && !w.Steps {
-		w = q.waiters.last
+		w, _ = q.waiters.Last()
 	}
 `}},
 		killers: []killer{inArea("kinds", "TestPermitsAndOthersOfTheNameExclude"), ofFamily(1000)},
@@ -2753,8 +2793,8 @@ var mutants = []mutant{
 		a.retireLocked()
 	}
 `, ``},
-			{"internal/queue/audit.go", `			strays = append(strays, string(key))
-`, `			continue
+			{"internal/queue/audit.go", `			strays = append(strays, key)
+`, `			_ = p
 `},
 		},
 		killers: []killer{simulation(1000),
