@@ -27,8 +27,8 @@ const (
 )
 
 // atOnce is how many steps are made at most from a Lock to its Unlock. What concerns many gives the
-// mutex up between pieces of some hundred of them, and makes a dozen steps or two for each.
-const atOnce = 8_000
+// mutex up between pieces of sixteen of them, and makes some dozen steps for each.
+const atOnce = 4_000
 
 // ofSession is where the mutex of a Session is declared. The others are locked for a moment at a
 // time.
@@ -45,7 +45,7 @@ func (k kind) beyond(mutex string, few, many steps.Counts, n [2]int) (how []stri
 	case k == each && float64(many.Steps) > 1.5*times*float64(few.Steps)+10*float64(n[1]):
 		how = append(how, "more for each beside more others")
 	}
-	grown := many.Longest > 500 && float64(many.Longest) > float64(few.Longest)*(1+(times-1)/4)
+	grown := many.Longest > 500 && float64(many.Longest) > float64(few.Longest)*(1+(times-1)/2)
 	if many.Longest > atOnce || grown {
 		how = append(how, "many at once")
 	}
@@ -53,8 +53,8 @@ func (k kind) beyond(mutex string, few, many steps.Counts, n [2]int) (how []stri
 }
 
 // What runs under a mutex is bounded. What concerns one makes the same steps beside few others and
-// beside many. What concerns each of the others makes a constant number of steps for each, and gives
-// the mutex up in between.
+// beside many. What concerns each of the others makes a constant number of steps for each, and
+// gives the mutex up in between.
 func TestBound(t *testing.T) {
 	for _, c := range companies {
 		t.Run(c.name, func(t *testing.T) {

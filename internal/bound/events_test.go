@@ -42,9 +42,11 @@ var events = []event{
 	}},
 
 	// Of the lease.
-	{"a renewal is answered", always, one, func(w *world) { w.renews(fake.Effect{}) }},
-	{"a renewal fails", always, one, func(w *world) { w.renews(fake.Effect{Before: fake.Unavailable}) }},
-	{"the answer to a put is lost", inUse, one, losesAnAnswer},
+	// (In a Session of many names an audit of all keys follows.)
+	{"a renewal is answered", always, each, func(w *world) { w.renews(fake.Effect{}) }},
+	{"a renewal fails", always, each, func(w *world) { w.renews(fake.Effect{Before: fake.Unavailable}) }},
+	// No place is taken on the lease any more, which may concern whatever waits beside a place there.
+	{"the answer to a put is lost", inUse, each, losesAnAnswer},
 	{"the answer to a put is lost, and what lingers goes", spare, each, losesAnAnswer},
 	{"renewals are late", always, each, func(w *world) {
 		w.etcd.Cut("a")
@@ -133,8 +135,8 @@ func losesAnAnswer(w *world) {
 	_, _ = w.s.Lock(ctx, "free")
 }
 
-// renews lets time pass until the next renewal is sent, which has an effect. What follows at once is
-// counted.
+// renews lets time pass until the next renewal is sent, which has an effect. What follows at once
+// is counted.
 func (w *world) renews(effect fake.Effect) {
 	sent := make(chan struct{}, 1)
 	w.etcd.Intercept(func(c fake.Call) fake.Effect {

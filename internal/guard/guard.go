@@ -11,7 +11,7 @@ import (
 
 // Piece is how many a critical section touches at most, of what may be many. Who has more to touch
 // gives the mutex up in between: a hundred thousand goroutines may wait for it.
-const Piece = 64
+const Piece = 16
 
 // Few is how many it touches at most of each of these.
 const Few = 8
@@ -70,7 +70,7 @@ func Pieces[T any](m *Mutex, seq iter.Seq[T], f func(T)) {
 type Group struct {
 	mu    sync.Mutex
 	count int
-	idle  []chan struct{} // closed when count reaches 0
+	idle  chan struct{} // closed when count reaches 0; nil while no call waits for that
 }
 
 // Go runs f in a goroutine of g. The caller makes sure that f ends soon after the Session's context
@@ -89,10 +89,8 @@ func (g *Group) ended() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.count--
-	if g.count == 0 {
-		for _, idle := range g.idle {
-			close(idle)
-		}
+	if g.count == 0 && g.idle != nil {
+		close(g.idle)
 		g.idle = nil
 	}
 }
@@ -101,11 +99,14 @@ func (g *Group) ended() {
 func (g *Group) Idle() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	idle := make(chan struct{})
+	idle := g.idle
+	if idle == nil {
+		idle = make(chan struct{})
+	}
 	if g.count == 0 {
 		close(idle)
 	} else {
-		g.idle = append(g.idle, idle)
+		g.idle = idle
 	}
 	return idle
 }

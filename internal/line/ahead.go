@@ -215,6 +215,12 @@ func (a Ahead) Since(earlier Ahead) Ahead {
 	return a
 }
 
+// Is reports whether a and b are one reading, of which nothing has gone since.
+func (a Ahead) Is(b Ahead) bool {
+	return a.Whole == b.Whole && len(a.Last) == len(b.Last) &&
+		(len(a.Last) == 0 || &a.Last[0] == &b.Last[0])
+}
+
 // Without returns a without the contenders that are gone, if all of a is known. It does not
 // write to the old Last, of which there may be copies.
 func (a Ahead) Without(gone func(Entry) bool) Ahead {

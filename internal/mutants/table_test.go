@@ -208,6 +208,8 @@ var mutants = []mutant{
 		name: "Close revokes while the contexts end",
 		why:  "Close has ended every hold, and wakes the keeper at once. But the contexts are cancelled one by one, and etcd is faster (rule 1).",
 		edits: []edit{{"internal/lease/revoke.go", `	l.endLives(l.isOver())
+`, ``}, {"internal/lease/lease.go", `		l.endLives(why)
+		close(l.dead)`, `		close(l.dead)`}, {"internal/lease/pool.go", `	p.mu.After(p.endLives)
 `, ``}},
 		killers: []killer{inArea("mutex", "TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne"),
 			inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},

@@ -237,16 +237,16 @@ func (a *Account) isKnownBy(places []*Place, part etcd.Part) bool {
 // known says whether etcd seems to know the lease: if not, the keys went with it. A hold of before
 // a set-back whose key is there goes on: its place counts in the new epoch.
 func (a *Account) confirmMissing(places []*Place, part etcd.Part, known bool) {
-	a.keys.mu.Lock()
-	defer a.keys.mu.Unlock()
-	for i, e := range part.Entries {
+	i := 0
+	guard.Pieces(a.keys.mu, slices.Values(part.Entries), func(e line.Entry) {
 		p := places[i]
+		i++
 		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
 		if seen == ticket.Same && p.neededLocked() && p.StaleLocked() {
 			p.epoch = part.Epoch // a waiter has to read the line, too
 			p.line.local.MarkLocked()
 		}
-	}
+	})
 }
 
 // sweep deletes the keys on the lease that no place accounts for.

@@ -22,17 +22,32 @@ const manyWatched = 16
 // key says nothing of the other keys, and the watch of permits nothing of the rest: they may have
 // gone unseen. TestAPermitBehindOthersGetsInWithTheLastOfThem.)
 func (w *permitWatch) departed(p *Place, keys []string) (looks bool) {
+	gone := func(e line.Entry) bool { return slices.Contains(keys, e.Key) }
+	for {
+		ahead, stale := p.Rivals()
+		if gone(p.Ticket.Entry()) || stale {
+			return true
+		}
+		if !ahead.Whole {
+			return slices.ContainsFunc(ahead.Awaited(), gone)
+		}
+		rest := ahead.Without(gone) // without the mutex: they may be thousands
+		if p.departs(ahead, rest) {
+			return !w.covers(rest)
+		}
+	}
+}
+
+// departs notes that of ahead only rest stands before p yet. It reports false, and does nothing, if
+// something else is known by now.
+func (p *Place) departs(ahead, rest line.Ahead) bool {
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
-	gone := func(e line.Entry) bool { return slices.Contains(keys, e.Key) }
-	if gone(p.Ticket.Entry()) || p.StaleLocked() {
-		return true
+	if !p.Ahead.Is(ahead) {
+		return false
 	}
-	if !p.Ahead.Whole {
-		return slices.ContainsFunc(p.Ahead.Awaited(), gone)
-	}
-	p.Ahead = p.Ahead.Without(gone)
-	return !w.covers(p.Ahead)
+	p.Ahead = rest
+	return true
 }
 
 // A permitWatch is the watches by which a permit waits.

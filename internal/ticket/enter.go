@@ -145,9 +145,9 @@ type told struct {
 	by    line.Line // TryRLock: those that block it by the chance of their keys
 }
 
-// Read has what an answer shows of the line ready for the Judge that follows. In a line of thousands
-// of permits it takes a while, so it is called before the mutex is taken: the put is its call's own
-// as long as it is under way. (TestWhatRunsUnderTheMutexIsBounded.)
+// Read has what an answer shows of the line ready for the Judge that follows. In a line of
+// thousands of permits it takes a while, so it is called before the mutex is taken: the put is its
+// call's own as long as it is under way. (TestWhatRunsUnderTheMutexIsBounded.)
 func (e *Entering) Read(a Answer) {
 	t := e.t
 	e.told = told{known: true}
@@ -172,8 +172,8 @@ func (e *Entering) Read(a Answer) {
 	}
 }
 
-// tried is what an answer to TryLock, which was not let in, shows: how many contenders were read, and
-// what is ahead of own.
+// tried is what an answer to TryLock, which was not let in, shows: how many contenders were read,
+// and what is ahead of own.
 func (t *Ticket) tried(a Answer, own line.Entry) (n int, ahead line.Ahead) {
 	if t.Kind != line.Read {
 		ahead, n = line.Among(t.Name, own, a.read(1))
