@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -158,13 +159,14 @@ func (s *session) close(ctx context.Context) error {
 // closeLocked ends all waits, views, holds and lingering keys. The keepers revoke the leases.
 func (s *session) closeLocked() {
 	s.leases.CloseLocked()
+	for y := range s.stays {
+		y.closeLocked()
+	}
 	for _, n := range s.lines {
 		n.cancelLocked(nil)
 		n.GiveWayLocked()
-		for _, timer := range []*time.Timer{n.due, n.stays} {
-			if timer != nil {
-				timer.Stop()
-			}
+		if n.due != nil {
+			n.due.Stop()
 		}
 		n.EndLocked()
 		for c := range n.queue.Having() {
@@ -198,7 +200,7 @@ func (s *session) closesLocked(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closing--
-	if err := s.keys.LeftoverLocked(); err != nil {
+	if err := cmp.Or(s.keys.LeftoverLocked(), s.leftoverErr); err != nil {
 		return closeUnconfirmed(err)
 	}
 	return nil

@@ -19,9 +19,7 @@ type localLine struct {
 	ahead      line.Ahead // before the last place, if it was given up without a hold
 	tries      int        // claims in the queue that wait for no other contender
 
-	// Of keys that the Session keeps; see keep.go.
-	due   *time.Timer // calls lingered; nil before a key lingers
-	stays *time.Timer // removes the key that has outlasted its hold; nil before one does
+	due *time.Timer // calls lingered, in keep.go; nil before a key lingers
 
 	marked     bool       // its admission follows at the Unlock
 	markedNext *localLine // the one that was marked before it

@@ -13,6 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -340,7 +341,7 @@ func configure[O SessionOption](c config, to use, opts []O) (config, error) {
 	if c.margin >= c.ttl {
 		return c, fmt.Errorf("etcdlock: safety margin %v is not below the TTL %v", c.margin, c.ttl)
 	}
-	c.ttl = wholeSeconds(c.ttl)
+	c.ttl = etcd.WholeSeconds(c.ttl)
 	v := c.told()
 	v.Recallable = c.recall > 0
 	for k := range c.texts {
@@ -351,14 +352,6 @@ func configure[O SessionOption](c config, to use, opts []O) (config, error) {
 		c.texts[k] = text
 	}
 	return c, nil
-}
-
-// wholeSeconds is d, rounded up.
-func wholeSeconds(d time.Duration) time.Duration {
-	if part := d % time.Second; part > 0 {
-		d += time.Second - part
-	}
-	return d
 }
 
 // told is what keys tell of their contenders.

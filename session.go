@@ -33,12 +33,14 @@ type session struct {
 
 	// mu guards what follows and the mutable state of every lease, line, place
 	// and hold of the session.
-	mu         guard.Mutex
-	lines      map[string]*localLine
-	marked     markedLines
-	backLogged time.Time // when it was last logged that etcd was set back
-	sweepAt    int       // size of lines at which unused ones are dropped
-	closing    int       // calls that wait until it is closed
+	mu          guard.Mutex
+	lines       map[string]*localLine
+	marked      markedLines
+	stays       map[*stay]struct{}
+	backLogged  time.Time // when it was last logged that etcd was set back
+	sweepAt     int       // size of lines at which unused ones are dropped
+	closing     int       // calls that wait until it is closed
+	leftoverErr error     // why a lease was not given back from Close on, nil if all were
 }
 
 // open prepares s for its first use by something that is given opts.
@@ -52,6 +54,7 @@ func (s *session) open(client *clientv3.Client, of use, opts []SessionOption) er
 	}
 	s.cfg = &cfg
 	s.lines, s.sweepAt = make(map[string]*localLine), minSweep
+	s.stays = make(map[*stay]struct{})
 	s.mu.Settler = &s.marked
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.tasks = guard.NewGroup(&s.mu)

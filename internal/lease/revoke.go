@@ -36,8 +36,7 @@ func (k *keeper) revoke() {
 		p.config.Log(slog.LevelDebug, "lease given back", "lease", l.Hex())
 		err = l.tenants.RemoveRest(time.Now().Add(l.TTL))
 	} else {
-		p.config.Log(slog.LevelWarn, "lease not revoked; it expires by itself", "lease", l.Hex(),
-			"error", err)
+		p.NotRevoked(l.Hex(), err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,4 +47,10 @@ func (k *keeper) revoke() {
 	}
 	p.mu.After(l.bury)
 	l.tenants.RevokedLocked(err)
+}
+
+// NotRevoked logs that a lease was not revoked, and why.
+func (p *Pool) NotRevoked(lease string, why error) {
+	p.config.Log(slog.LevelWarn, "lease not revoked; it expires by itself", "lease", lease,
+		"error", why)
 }
