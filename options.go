@@ -207,7 +207,7 @@ func WithMaxHold(d time.Duration) Option {
 //
 // An Unlock before d ends the hold, as ever, and leaves its key in line for the rest of d, on a
 // lease of its own that is not renewed. Unlock returns nil once etcd has confirmed that. From then
-// on it does not matter whether the process lives on. The Session deletes the key at d, and the
+// on it does not matter whether the process lives on. The Session revokes the lease at d, and the
 // next contender gets in; if the process is gone, or the Session is closed, the key expires within
 // about 3 s after d. Others see until when in [Contender.Until]. A Lock of the same Session waits
 // like any other one.
@@ -220,7 +220,8 @@ func WithMaxHold(d time.Duration) Option {
 // one that Close ends. If the process dies before Unlock, the key goes with the lease of the
 // Session, within [WithTTL]: a TTL of at least d covers that, too. If etcd does not answer an
 // Unlock, which then returns [ErrUnconfirmed], the key goes at d, or with the lease of the Session.
-// It counts from the return of Lock, by the clock of this process, and by etcd's if the process is
+// An Unlock is ErrUnconfirmed, too, if a request of it had no answer and then the key is gone
+// before d, or was put over: that may have been before the hold ended, or after. It counts from the return of Lock, by the clock of this process, and by etcd's if the process is
 // gone. While the rest of d lasts the hold is not handed on and does not linger; see [WithHandoff],
 // [WithLinger].
 //

@@ -147,6 +147,50 @@ func TestALeaseOfAKeyThatDoesNotStayIsGivenBack(t *testing.T) {
 	}
 }
 
+// Close says if it could not give such a lease back, though it has given back the Session's own.
+func TestACloseSaysThatALeaseIsLeft(t *testing.T) {
+	require.NoError(t, inBubble(t, 1, func(t *testing.T) {
+		net := NewNet(1)
+		cluster := NewCluster(1, net, 1)
+		var own int64
+		silent := func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			grant, grants := in.(*pb.LeaseGrantRequest)
+			revoke, revokes := in.(*pb.LeaseRevokeRequest)
+			if grants && grant.TTL > 3600 {
+				return inSilence(ctx, func(ctx context.Context) error {
+					return invoke(ctx, method, in, out, cc, opts...)
+				})
+			}
+			if revokes && revoke.ID != own {
+				<-ctx.Done()
+				return status.FromContextError(ctx.Err()).Err()
+			}
+			return invoke(ctx, method, in, out, cc, opts...)
+		}
+		client, err := net.Client("one", []string{"http://m0"}, grpc.WithChainUnaryInterceptor(silent))
+		require.NoError(t, err)
+		s, err := etcdlock.NewSession(client)
+		require.NoError(t, err)
+		h, err := s.Lock(t.Context(), "n", etcdlock.WithMinHold(14*time.Hour))
+		require.NoError(t, err)
+		own = int64(s.Lease())
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		require.ErrorIs(t, h.Unlock(ctx), etcdlock.ErrUnconfirmed)
+		ctx, cancel = context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		require.ErrorIs(t, s.Close(ctx), etcdlock.ErrUnconfirmed)
+		var left []int64
+		cluster.Now(func(view fake.View) { left = view.Leases() })
+		require.Len(t, left, 1)
+		require.NotEqual(t, own, left[0])
+		_ = client.Close()
+		net.Close()
+		cluster.Stop()
+	}))
+}
+
 // etcd says of a lease that it exists, and the client takes that for the answer to its own earlier
 // request: the one that it asks for has an ID of its own, whatever it is granted for.
 func TestEachKeyThatStaysHasALeaseOfItsOwn(t *testing.T) {

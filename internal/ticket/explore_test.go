@@ -65,7 +65,7 @@ func scenarios() []scenario {
 	all := one(silence, repeat, deletion, putOver, loss, leaving)
 	return []scenario{
 		{"a key that stays", 0, setting{
-			claims: []goroutine{waiter(0)}, least: true, faults: 2,
+			claims: []goroutine{again(0)}, least: true, faults: 2,
 			each: one(silence, repeat, deletion, putOver, loss),
 		}, toTheEnd},
 		{"keys that stay", 0, setting{

@@ -82,6 +82,16 @@ func (e *etcd) hasMoved(of *entry) bool {
 	return of.moves != 0 && e.has(&of.ticket) && e.find(of.ticket.Key).lease == of.moves
 }
 
+// on is how many keys are on some leases.
+func (e *etcd) on(leases []int64) (n int) {
+	for _, s := range e.now() {
+		if slices.Contains(leases, s.lease) {
+			n++
+		}
+	}
+	return n
+}
+
 // others reports whether contenders stand in line beside which the key does not hold.
 func (e *etcd) others(key string) bool {
 	if own := line.ShapeOf(key); own.Kind == line.Permit {
@@ -707,7 +717,8 @@ func (w *world) append(b []byte) []byte {
 			b = append(b, byte(a.Rev))
 		}
 	}
-	for _, lease := range w.lent {
+	b = append(b, byte(len(w.lent)))
+	for _, lease := range slices.Concat(w.lent, w.kept) {
 		b = append(b, byte(lease))
 	}
 	for f := range numFaults {

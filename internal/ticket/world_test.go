@@ -60,6 +60,7 @@ type world struct {
 	entries  []*entry
 	granted  int64          // leases
 	lent     []int64        // those of them that are for keys that stay
+	kept     []int64        // of these, those on which a key stays, as its Unlock has said
 	faults   [numFaults]int // left of each kind
 	left     int            // faults of all kinds
 
@@ -508,6 +509,9 @@ func (w *world) released(i, epoch int, a ticket.Answer, noLease, final, late boo
 		w.send(i)
 		return
 	case ticket.Done:
+		if e.release.Moves() {
+			w.kept = append(slices.Clip(w.kept), e.moves)
+		}
 		// A late copy may put a key again, at the same revision, that was lost with a
 		// restore.
 		again := a.Succeeded && w.etcd.backs > 0
@@ -697,7 +701,7 @@ func (w *world) steps() []step {
 	}
 	if w.may(putOver) {
 		for _, e := range w.entries { // a key that was put over is no longer the ticket's
-			if e != nil && e.ticket.Rev() != 0 && w.etcd.hasAsPut(&e.ticket) {
+			if e != nil && e.ticket.Rev() != 0 && (w.etcd.hasAsPut(&e.ticket) || w.etcd.hasMoved(e)) {
 				add(putsOver, int(e.ticket.Rev()), 0)
 				add(putsOver, int(e.ticket.Rev()), foreign)
 			}
@@ -807,7 +811,11 @@ func (w *world) do(s step) {
 		w.net = slices.Delete(w.net, s.a, s.a+1)
 		own, try := tries(m.in)
 		others := try && w.etcd.others(own)
+		stay := w.etcd.on(w.kept)
 		a, noLease := w.etcd.carryOut(m.in)
+		if w.etcd.on(w.kept) != stay {
+			w.breaks("a key that is to stay is removed, or another one put beside it")
+		}
 		if others && a.Succeeded && !noLease && w.etcd.backs == 0 { // what it had seen may be gone
 			w.breaks("TryLock has put its key behind another")
 		}

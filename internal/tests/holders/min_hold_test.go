@@ -337,6 +337,32 @@ func TestAKeyThatIsGoneWhileItMovesIsNotConfirmed(t *testing.T) {
 	}
 }
 
+// The time of a key must be over when etcd is asked for it, not when the answer comes: the answer
+// tells what was so before.
+func TestAKeyThatWasGoneBeforeItsTimeWasOverIsNotConfirmed(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const short = 3 * time.Second
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithMinHold(short))
+		tests.LockWithin(t, mu, time.Second)
+		began, key, first := time.Now(), mu.Key(), len(etcd.Calls(fake.Txn))+1
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			switch {
+			case c.Method != fake.Txn:
+				return fake.Effect{}
+			case c.N == first:
+				time.AfterFunc(time.Millisecond, func() { etcd.DeleteKey(key) })
+				return fake.Effect{Drop: true}
+			default:
+				return fake.Effect{DelayReply: short / 2}
+			}
+		})
+		unlocked := mu.Unlock(context.Background())
+		require.Greater(t, time.Since(began), short)
+		require.ErrorIs(t, unlocked, etcdlock.ErrUnconfirmed)
+		require.ErrorIs(t, unlocked, etcdlock.ErrKeyDeleted)
+	})
+}
+
 // If the time of a key is over before its Unlock gets an answer, a key that is gone has gone with
 // its lease: the hold was whole.
 func TestAKeyWhoseTimeIsOverWhileItMovesHasGoneByItself(t *testing.T) {
