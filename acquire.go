@@ -41,6 +41,9 @@ func (a call) lock(ctx context.Context) (*hold, context.Context, error) {
 	}
 	h, err := a.acquire(ctx)
 	if err != nil {
+		if a[0].runs {
+			err = notRun(err)
+		}
 		for _, c := range a {
 			report(&c.m.s.hooks, trace.GaveUp, ctx,
 				GaveUpEvent{c.m.name, time.Since(began), c.ahead, err})

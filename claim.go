@@ -21,6 +21,7 @@ type claim struct {
 	caller   context.Context // of the call, only for the Trace
 	started  time.Time
 	turn     chan struct{} // tells that its turn has come; nil if it had it at once
+	runs     bool          // as in manner
 	alone    [1]*claim     // c itself
 
 	// Owned by the goroutine of the call, until it holds.
@@ -44,12 +45,18 @@ type claim struct {
 type request struct {
 	m *lockHandle
 	line.Shape
-	try bool
+	manner
+}
+
+// A manner is how a call locks.
+type manner struct {
+	try  bool // TryLock, or one like it: it waits for no other contender
+	runs bool // Do, or one like it: if it gets no hold, its error is ErrNotRun
 }
 
 // newClaim is a claim of a call that has not started. It is in no queue yet.
 func (w request) newClaim() *claim {
-	c := &claim{m: w.m, Shape: w.Shape}
+	c := &claim{m: w.m, Shape: w.Shape, runs: w.runs}
 	c.Try = w.try
 	c.alone[0] = c
 	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, w.Kind == line.Read, w.Kind == line.Permit

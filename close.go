@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -180,13 +181,12 @@ func (s *session) closeLocked() {
 // endAll ends all waits, views, lingering keys, and holds.
 func (s *session) endAll() {
 	guard.Pieces(&s.mu, s.waits.Firsts(), func(c *claim) { c.cancelLocked(errWaitClosed) })
+	guard.Pieces(&s.mu, maps.Keys(s.stays), (*stay).closeLocked)
 	guard.Pieces(&s.mu, s.inOrder.Firsts(), func(n *localLine) {
 		n.swept.Remove()
 		n.GiveWayLocked()
-		for _, timer := range []*time.Timer{n.due, n.stays} {
-			if timer != nil {
-				timer.Stop()
-			}
+		if n.due != nil {
+			n.due.Stop()
 		}
 		n.EndLocked()
 	})
@@ -216,7 +216,7 @@ func (s *session) closesLocked(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closing--
-	if err := s.keys.LeftoverLocked(); err != nil {
+	if err := cmp.Or(s.keys.LeftoverLocked(), s.leftoverErr); err != nil {
 		return closeUnconfirmed(err)
 	}
 	return nil

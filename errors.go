@@ -245,8 +245,12 @@ func waitFailed(ctx context.Context, name string, locked *LockedError, away, las
 // lock.
 var errWaitClosed error = &opError{text: ErrClosed.Error(), wraps: []error{ErrClosed}}
 
-// notRun is the error of a Do that did not get the lock. It has the text of why.
+// notRun is the error of a Do that did not get the lock. It has the text of why, and is why where
+// that is ErrNotRun, as the error that the Trace was told.
 func notRun(why error) error {
+	if errors.Is(why, ErrNotRun) {
+		return why
+	}
 	return &opError{text: why.Error(), wraps: []error{ErrNotRun, why}}
 }
 

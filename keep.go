@@ -3,8 +3,8 @@ package etcdlock
 import (
 	"time"
 
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/queue"
-	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // handOffLocked gives the key of h, which has ended whole, to the next waiter in the local line,
@@ -69,30 +69,119 @@ func (n *localLine) lingered() {
 	}
 }
 
-// staysLocked has the key of p, whose release is over, removed when its time is over, by
-// WithMinHold. It is on a lease of its own by then, or, if etcd has not confirmed that, perhaps on
-// the Session's.
+// A stay is the rest of the least time of a hold whose Unlock came before, by WithMinHold. Its key
+// stays in line until then, on a lease of its own, to which the release of the hold moves it.
 //
-// The key goes at that time though its lease may last for longer: etcd counts in seconds, and
-// anew when it has elected a leader.
-func (n *localLine) staysLocked(p *place, until time.Time) {
-	if n.s.leases.ClosedLocked() {
-		return // Close leaves no timer behind
+// Invariant: the Session has each stay until its lease was given back, or need not be: at the end
+// of the time, or once it is clear that no key is to stay. Then Close leaves only the leases on
+// which etcd has confirmed a key, which expire with their time. (Do not leave a lease that may have
+// been granted to expire: that may take a day. TestALeaseOfAKeyThatDoesNotStayIsGivenBack.)
+type stay struct {
+	// Set once, then only read.
+	s     *session
+	place *place
+	until time.Time
+
+	lease etcd.Loan // owned by the release, then by the goroutine that gives it back
+
+	// Guarded by Session.mu.
+	state stayState
+	timer *time.Timer   // of what follows, unless the release or a goroutine does that
+	pause time.Duration // before it is given back again
+}
+
+// A stayState is what becomes of a stay's key.
+type stayState uint8
+
+const (
+	stayMoving  stayState = iota // its release is under way
+	stayKept                     // etcd has confirmed that it is on the stay's lease
+	stayUnsure                   // it may be there, or on the Session's lease
+	stayReturns                  // a goroutine gives the lease back
+	stayOver                     // the lease was given back; a late request may grant it again
+)
+
+// newStay returns the stay of p, whose hold was unlocked before a time.
+func newStay(p *place, until time.Time) *stay {
+	s := p.m.s
+	return &stay{s: s, place: p, until: until, lease: etcd.NewLoan(s.etcd)}
+}
+
+// beginLocked begins the stay, as etcd has confirmed the move of the key, or has not answered.
+//
+// The key goes at the end of the time though its lease may last for longer: etcd counts in seconds,
+// and anew when it has elected a leader.
+func (y *stay) beginLocked(state stayState) {
+	y.state = state
+	y.s.stays[y] = struct{}{}
+	if y.s.leases.ClosedLocked() {
+		y.closeLocked()
+	} else {
+		y.timer = time.AfterFunc(time.Until(y.until), y.ends)
 	}
-	n.stays = time.AfterFunc(time.Until(until), func() {
-		n.s.mu.Lock()
-		defer n.s.mu.Unlock()
-		switch {
-		case n.s.leases.ClosedLocked():
-		case p.Ticket.State() == ticket.Removed:
-			n.s.tasks.Go(func() {
-				// An error is final: then the key goes with its lease.
-				_ = n.s.etcd.DeleteUntilAnswered(n.s.ctx, p.Ticket.Moved())
-			})
-		default:
-			p.AbandonLocked(true)
+}
+
+// The timer calls ends when the time of the key is over, or of a pause before the lease is given
+// back again.
+func (y *stay) ends() {
+	y.s.mu.Lock()
+	defer y.s.mu.Unlock()
+	if _, has := y.s.stays[y]; has { // else the Session was closed
+		y.endLocked()
+	}
+}
+
+func (y *stay) endLocked() {
+	if y.state == stayUnsure {
+		y.place.AbandonLocked(true)
+	}
+	y.giveBackLocked()
+}
+
+// closeLocked ends what Close has to end of the stay.
+func (y *stay) closeLocked() {
+	if y.timer != nil {
+		y.timer.Stop()
+	}
+	switch y.state {
+	case stayKept: // for the rest of its time, as its Unlock has said
+		delete(y.s.stays, y)
+	case stayUnsure, stayOver: // its place goes with the Session's lease
+		y.giveBackLocked()
+	}
+}
+
+// giveBackLocked gives the lease back, and with it the key if that is there.
+func (y *stay) giveBackLocked() {
+	if !y.lease.Granted() {
+		delete(y.s.stays, y)
+		return
+	}
+	y.s.stays[y] = struct{}{}
+	kept := y.state == stayKept
+	y.state = stayReturns
+	y.s.tasks.Go(func() { y.giveBack(kept) })
+}
+
+// giveBack gives the lease back. It does so again, ever more seldom until the time is over, if a
+// request may come late that grants the lease. kept says that a key was kept on it.
+func (y *stay) giveBack(kept bool) {
+	s := y.s
+	err := y.lease.GiveBack(s.ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	closed := s.leases.ClosedLocked()
+	if err != nil {
+		s.leases.NotRevoked(y.lease.Hex(), err)
+		if closed && !kept {
+			s.leftoverErr = err
 		}
-	})
+	} else if y.lease.MayComeLate() && !closed && time.Now().Before(y.until) {
+		y.state, y.pause = stayOver, max(2*y.pause, s.cfg.ttl)
+		y.timer = time.AfterFunc(y.pause, y.ends)
+		return
+	}
+	delete(s.stays, y)
 }
 
 // LingersLocked is as in queue.Local.

@@ -43,7 +43,7 @@ func (m candidate) run(ctx context.Context) error {
 	var pause time.Duration
 	for {
 		began := time.Now()
-		h, started, err := m.lock(ctx, false)
+		h, started, err := m.lock(ctx, manner{})
 		var took, long time.Duration
 		switch {
 		case err == nil:

@@ -81,12 +81,12 @@ func (s *Session) Semaphore(name string, limit int, opts ...Option) (*Semaphore,
 // After a nil error the caller holds the lock until it calls Unlock on the Hold. Nothing has to be
 // closed.
 func (s *Session) Lock(ctx context.Context, name string, opts ...Option) (*Hold, error) {
-	return lockNamed(ctx, s.inner(), name, opts, false)
+	return lockNamed(ctx, s.inner(), name, opts, manner{})
 }
 
 // TryLock is [Mutex.TryLock] of a name, as Lock is [Mutex.Lock] of one.
 func (s *Session) TryLock(ctx context.Context, name string, opts ...Option) (*Hold, error) {
-	return lockNamed(ctx, s.inner(), name, opts, true)
+	return lockNamed(ctx, s.inner(), name, opts, manner{try: true})
 }
 
 // Do is [Mutex.Do] of a name, as Lock is [Mutex.Lock] of one: it calls fn while it holds the lock,
@@ -94,14 +94,18 @@ func (s *Session) TryLock(ctx context.Context, name string, opts ...Option) (*Ho
 func (s *Session) Do(
 	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
 ) error {
-	return doWith(ctx, "Do", fn, func() (*Hold, error) { return s.Lock(ctx, name, opts...) })
+	return doWith(ctx, "Do", fn, func() (*Hold, error) {
+		return lockNamed(ctx, s.inner(), name, opts, manner{runs: true})
+	})
 }
 
 // TryDo is Do with TryLock in place of Lock.
 func (s *Session) TryDo(
 	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
 ) error {
-	return doWith(ctx, "TryDo", fn, func() (*Hold, error) { return s.TryLock(ctx, name, opts...) })
+	return doWith(ctx, "TryDo", fn, func() (*Hold, error) {
+		return lockNamed(ctx, s.inner(), name, opts, manner{try: true, runs: true})
+	})
 }
 
 // LockAll waits until it holds the locks of all the names: 1 to 32, each once. ctx bounds the wait
@@ -124,7 +128,7 @@ func (s *Session) TryDo(
 // It has the options of the Session, without [WithHandoff] and [WithLinger]: LockAll takes over no
 // key. The hooks of the Trace are called for each name.
 func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
-	return lockAll(ctx, s.inner(), names, false)
+	return lockAll(ctx, s.inner(), names, manner{})
 }
 
 // TryLockAll takes the locks of all the names if no contender holds or waits for any of them. Like
@@ -133,7 +137,7 @@ func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
 // nothing to etcd (but see [Mutex.TryLock] about nested names). It looks at this Session first, and
 // asks etcd only if none is taken there. Other errors are as for [Session.LockAll].
 func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error) {
-	return lockAll(ctx, s.inner(), names, true)
+	return lockAll(ctx, s.inner(), names, manner{try: true})
 }
 
 // DoAll is [Mutex.Do] with LockAll: it calls fn while it holds all the names, with a context that
@@ -141,14 +145,18 @@ func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error
 func (s *Session) DoAll(
 	ctx context.Context, names []string, fn func(ctx context.Context) error,
 ) error {
-	return doWith(ctx, "DoAll", fn, func() (*Hold, error) { return s.LockAll(ctx, names...) })
+	return doWith(ctx, "DoAll", fn, func() (*Hold, error) {
+		return lockAll(ctx, s.inner(), names, manner{runs: true})
+	})
 }
 
 // TryDoAll is DoAll with TryLockAll in place of LockAll.
 func (s *Session) TryDoAll(
 	ctx context.Context, names []string, fn func(ctx context.Context) error,
 ) error {
-	return doWith(ctx, "TryDoAll", fn, func() (*Hold, error) { return s.TryLockAll(ctx, names...) })
+	return doWith(ctx, "TryDoAll", fn, func() (*Hold, error) {
+		return lockAll(ctx, s.inner(), names, manner{try: true, runs: true})
+	})
 }
 
 // Close ends every hold of the Session (their contexts end with the cause

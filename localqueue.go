@@ -23,9 +23,7 @@ type localLine struct {
 	swept      list.Node[*localLine]
 	asking     *asking // of the claims that ask, nil without one
 
-	// Of keys that the Session keeps; see keep.go.
-	due   *time.Timer // calls lingered; nil before a key lingers
-	stays *time.Timer // removes the key that has outlasted its hold; nil before one does
+	due *time.Timer // calls lingered, in keep.go; nil before a key lingers
 
 	marked     bool       // its admission follows at the Unlock
 	markedNext *localLine // the one that was marked before it

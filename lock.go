@@ -100,7 +100,7 @@ func newMutex(s *session, name string, of use, opts []Option) (*Mutex, error) {
 // Work that may go on beside other work of its process unlocks its [Hold] as the context ends; see
 // the example of [Session.Lock].
 func (m *Mutex) Lock(ctx context.Context) error {
-	_, _, err := m.lock(ctx, false)
+	_, _, err := m.lock(ctx, manner{})
 	return err
 }
 
@@ -116,17 +116,17 @@ func (m *Mutex) Lock(ctx context.Context) error {
 // meanwhile it takes up to six, and if another contender comes at the same moment it puts its
 // key behind that contender's, and deletes it.
 func (m *Mutex) TryLock(ctx context.Context) error {
-	_, _, err := m.lock(ctx, true)
+	_, _, err := m.lock(ctx, manner{try: true})
 	return err
 }
 
 // lock is Lock, or TryLock. It returns the hold, so that Do releases that very hold, and the
 // context of the call.
-func (m *Mutex) lock(ctx context.Context, try bool) (*hold, context.Context, error) {
+func (m *Mutex) lock(ctx context.Context, how manner) (*hold, context.Context, error) {
 	if err := m.check(); err != nil {
 		return nil, nil, err
 	}
-	return request{m: &m.lockHandle, try: try}.lock(ctx)
+	return request{m: &m.lockHandle, manner: how}.lock(ctx)
 }
 
 // lock is one call that locks, whatever kind of hold it asks for. It returns the hold, and the
@@ -260,21 +260,21 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 // the release was not confirmed. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the
 // wait alone.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	return m.do(ctx, "Do", fn, false)
+	return m.do(ctx, "Do", fn, manner{runs: true})
 }
 
 // TryDo is Do with TryLock in place of Lock.
 func (m *Mutex) TryDo(ctx context.Context, fn func(ctx context.Context) error) error {
-	return m.do(ctx, "TryDo", fn, true)
+	return m.do(ctx, "TryDo", fn, manner{try: true, runs: true})
 }
 
 func (m *Mutex) do(
-	ctx context.Context, op string, fn func(ctx context.Context) error, try bool,
+	ctx context.Context, op string, fn func(ctx context.Context) error, how manner,
 ) error {
 	if fn == nil {
 		return notRun(errors.New("etcdlock: " + op + ": nil function"))
 	}
-	h, started, err := m.lock(ctx, try)
+	h, started, err := m.lock(ctx, how)
 	if err != nil {
 		return notRun(err)
 	}

@@ -13,7 +13,7 @@ import (
 const maxNames = 32
 
 // lockAll is Session.LockAll, or TryLockAll.
-func lockAll(ctx context.Context, s *session, names []string, try bool) (*Hold, error) {
+func lockAll(ctx context.Context, s *session, names []string, how manner) (*Hold, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func lockAll(ctx context.Context, s *session, names []string, try bool) (*Hold, 
 		if m.nestsIn(ctx) != nil {
 			return nil, failed("lock", name, ErrDeadlock)
 		}
-		a[i] = request{m: m, try: try}.newClaim()
+		a[i] = request{m: m, manner: how}.newClaim()
 		a[i].together = true
 	}
 	h, started, err := a.lock(ctx)

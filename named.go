@@ -13,14 +13,14 @@ type namedHold struct {
 // lockNamed is Session.Lock, or TryLock. A call without options allocates no more than a Mutex that
 // is used again does, but for the Hold.
 func lockNamed(
-	ctx context.Context, s *session, name string, opts []Option, try bool,
+	ctx context.Context, s *session, name string, opts []Option, how manner,
 ) (*Hold, error) {
 	cfg, err := s.configured(name, forMutex, opts)
 	if err != nil {
 		return nil, err
 	}
 	n := &namedHold{of: lockHandle{s: s, name: name, cfg: cfg}}
-	h, started, err := request{m: &n.of, try: try}.lock(ctx)
+	h, started, err := request{m: &n.of, manner: how}.lock(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -206,7 +207,7 @@ func WithMaxHold(d time.Duration) Option {
 //
 // An Unlock before d ends the hold, as ever, and leaves its key in line for the rest of d, on a
 // lease of its own that is not renewed. Unlock returns nil once etcd has confirmed that. From then
-// on it does not matter whether the process lives on. The Session deletes the key at d, and the
+// on it does not matter whether the process lives on. The Session revokes the lease at d, and the
 // next contender gets in; if the process is gone, or the Session is closed, the key expires within
 // about 3 s after d. Others see until when in [Contender.Until]. A Lock of the same Session waits
 // like any other one.
@@ -219,9 +220,10 @@ func WithMaxHold(d time.Duration) Option {
 // one that Close ends. If the process dies before Unlock, the key goes with the lease of the
 // Session, within [WithTTL]: a TTL of at least d covers that, too. If etcd does not answer an
 // Unlock, which then returns [ErrUnconfirmed], the key goes at d, or with the lease of the Session.
-// It counts from the return of Lock, by the clock of this process, and by etcd's if the process is
-// gone. While the rest of d lasts the hold is not handed on and does not linger; see [WithHandoff],
-// [WithLinger].
+// An Unlock is ErrUnconfirmed, too, if a request of it had no answer and then the key is gone
+// before d, or was put over: that may have been before the hold ended, or after. It counts from the
+// return of Lock, by the clock of this process, and by etcd's if the process is gone. While the
+// rest of d lasts the hold is not handed on and does not linger; see [WithHandoff], [WithLinger].
 //
 // It is for a [Mutex], [Session.Lock] and [Session.Do], and is an error for RWMutex and Semaphore.
 // As a default of a Session it does not count for these, nor for [Session.LockAll].
@@ -340,7 +342,7 @@ func configure[O SessionOption](c config, to use, opts []O) (config, error) {
 	if c.margin >= c.ttl {
 		return c, fmt.Errorf("etcdlock: safety margin %v is not below the TTL %v", c.margin, c.ttl)
 	}
-	c.ttl = wholeSeconds(c.ttl)
+	c.ttl = etcd.WholeSeconds(c.ttl)
 	v := c.told()
 	v.Recallable = c.recall > 0
 	for k := range c.texts {
@@ -351,14 +353,6 @@ func configure[O SessionOption](c config, to use, opts []O) (config, error) {
 		c.texts[k] = text
 	}
 	return c, nil
-}
-
-// wholeSeconds is d, rounded up.
-func wholeSeconds(d time.Duration) time.Duration {
-	if part := d % time.Second; part > 0 {
-		d += time.Second - part
-	}
-	return d
 }
 
 // told is what keys tell of their contenders.

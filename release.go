@@ -20,9 +20,9 @@ import (
 type release struct {
 	ticket.Release
 	h      *hold
-	put    *place    // for the next waiter in the local line, nil if there is none
-	queued bool      // put stands in line
-	until  time.Time // until when the key stays, by WithMinHold; zero if it goes now
+	put    *place // for the next waiter in the local line, nil if there is none
+	queued bool   // put stands in line
+	stay   *stay  // of the key, by WithMinHold; nil if it goes now
 }
 
 // unlockLocked is one Unlock of h, which has had as many Locks at least. It unlocks mu.
@@ -131,8 +131,10 @@ func (h *hold) staysUntil(spare bool) time.Time {
 // releaseLocked begins the release of h, which is to be sent. Its key goes now, or stays until a
 // time. Holders that shared the key, and have lost it, may be at work still: then it puts no key.
 func (h *hold) releaseLocked(until time.Time) *release {
-	r := &release{h: h, until: until}
-	if until.IsZero() && len(h.all) == 1 && h.place.local.queue.Sharing() == 0 {
+	r := &release{h: h}
+	if !until.IsZero() {
+		r.stay = newStay(h.place, until)
+	} else if len(h.all) == 1 && h.place.local.queue.Sharing() == 0 {
 		r.put = h.place.local.nextLocked()
 	}
 	var next *ticket.Ticket
@@ -184,19 +186,19 @@ func (r *release) send(ctx context.Context) error {
 // attempt is one attempt at the release. A key that stays gets its lease first.
 func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outcome {
 	s := r.h.m.s
-	if left := time.Until(r.until); left > 0 && !r.Moves() {
-		granted, err := s.etcd.Grant(ctx, retry, wholeSeconds(left))
+	if y := r.stay; y != nil && !r.Moves() && time.Now().Before(y.until) {
+		lease, err := y.lease.Grant(ctx, retry, y.until)
 		if err != nil {
 			return etcd.Unsent(s.etcd.Epoch(), err)
 		}
-		r.MoveTo(int64(granted.ID))
+		r.MoveTo(int64(lease))
 	}
 	var value string
 	switch {
 	case r.Together():
 		value = r.put.value()
 	case r.Moves():
-		value = r.h.place.kept(r.until)
+		value = r.h.place.kept(r.stay.until)
 	}
 	done := s.etcd.Commit(ctx, retry, r.Txn(value))
 	if r.Moves() && done.Err != nil && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
@@ -204,6 +206,9 @@ func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outc
 	}
 	return done
 }
+
+// errSomeTime is when another request has taken a key that a release was to move.
+var errSomeTime = errors.New("before the release or after it")
 
 // unconfirmed is the error of a call if etcd did not confirm it in time.
 func (r *release) unconfirmed(reasons ...error) error {
@@ -235,7 +240,7 @@ func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticke
 		r.put.Lease.EndRevokedLocked(done.Err) // which p may be on, too
 	}
 	a := done.Answer
-	now := ticket.Now{Final: final}
+	now := ticket.Now{Final: final, Over: r.stay != nil && !done.Sent.Before(r.stay.until)}
 	for _, o := range r.h.all {
 		now.Stale = now.Stale || o.place.StaleLocked()
 	}
@@ -251,7 +256,7 @@ func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticke
 		switch {
 		case o.place.Ticket.State() == ticket.Removed:
 			o.place.RemovedLocked()
-		case f.Verdict == ticket.Lost:
+		case f.Verdict == ticket.Lost, f.Doubt == ticket.TakenAway:
 			o.place.AbandonLocked(false)
 		}
 	}
@@ -273,6 +278,8 @@ func (r *release) endsLocked(f ticket.Finding, untold []error) error {
 		return r.overLocked(r.unconfirmed(errSetBack))
 	case ticket.Uncertain:
 		return r.overLocked(r.unconfirmed(ErrExpired))
+	case ticket.TakenAway:
+		return r.overLocked(r.unconfirmed(reasonOf(f.Reason), errSomeTime))
 	}
 	return r.giveUpLocked(untold)
 }
@@ -297,8 +304,8 @@ func (r *release) giveUp(untold []error) error {
 // giveUpLocked leaves the key to a removal in the background, now or when its time is over: etcd
 // did not answer in time.
 func (r *release) giveUpLocked(untold []error) error {
-	if time.Now().Before(r.until) {
-		r.h.place.local.staysLocked(r.h.place, r.until)
+	if y := r.stay; y != nil && time.Now().Before(y.until) {
+		y.beginLocked(stayUnsure)
 	} else {
 		for _, o := range r.h.all {
 			o.place.AbandonLocked(true)
@@ -311,8 +318,12 @@ func (r *release) giveUpLocked(untold []error) error {
 // error.
 func (r *release) overLocked(err error) error {
 	h := r.h
-	if err == nil && r.Moves() {
-		h.place.local.staysLocked(h.place, r.until)
+	switch y := r.stay; {
+	case y == nil || y.state != stayMoving:
+	case err == nil && r.Moves():
+		y.beginLocked(stayKept)
+	default:
+		y.giveBackLocked()
 	}
 	if r.put != nil && !r.queued {
 		// The transaction that removes h's key may yet put the next one: the removal of the next

@@ -66,7 +66,7 @@ func NewRWMutex(client *clientv3.Client, name string, opts ...SessionOption) (*R
 //
 // Waiting readers of one Session share one place in line, which shows the [WithOwner] of the first.
 func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
-	return rw.acquire(ctx, false)
+	return rw.acquire(ctx, manner{})
 }
 
 // TryRLock acquires the lock for reading if no writer holds it or waits for it. It waits for etcd,
@@ -78,14 +78,14 @@ func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
 // or if they go on and are recalled or their lease is about to be replaced. Other errors, and what
 // is true after them, are as for [RWMutex.RLock].
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
-	return rw.acquire(ctx, true)
+	return rw.acquire(ctx, manner{try: true})
 }
 
-func (rw *RWMutex) acquire(ctx context.Context, try bool) (*Hold, error) {
+func (rw *RWMutex) acquire(ctx context.Context, how manner) (*Hold, error) {
 	if err := rw.check(); err != nil {
 		return nil, err
 	}
-	w := request{m: &rw.m.lockHandle, Shape: line.Shape{Kind: line.Read}, try: try}
+	w := request{m: &rw.m.lockHandle, Shape: line.Shape{Kind: line.Read}, manner: how}
 	h, started, err := w.lock(ctx)
 	if err != nil {
 		return nil, err
@@ -97,12 +97,16 @@ func (rw *RWMutex) acquire(ctx context.Context, try bool) (*Hold, error) {
 // [ErrNotRun] says that fn was not called, and one that is [ErrLost] that the read was not
 // protected throughout.
 func (rw *RWMutex) RDo(ctx context.Context, fn func(ctx context.Context) error) error {
-	return doWith(ctx, "RDo", fn, func() (*Hold, error) { return rw.RLock(ctx) })
+	return doWith(ctx, "RDo", fn, func() (*Hold, error) {
+		return rw.acquire(ctx, manner{runs: true})
+	})
 }
 
 // TryRDo is RDo with TryRLock in place of RLock.
 func (rw *RWMutex) TryRDo(ctx context.Context, fn func(ctx context.Context) error) error {
-	return doWith(ctx, "TryRDo", fn, func() (*Hold, error) { return rw.TryRLock(ctx) })
+	return doWith(ctx, "TryRDo", fn, func() (*Hold, error) {
+		return rw.acquire(ctx, manner{try: true, runs: true})
+	})
 }
 
 // check is the error of an RWMutex that was not made here.

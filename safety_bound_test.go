@@ -191,9 +191,9 @@ func some(all []*watched) []*watched {
 	return slices.Concat(all[:1], all[len(all)/2:len(all)/2+1], all[len(all)-1:])
 }
 
-// The mutex of a Session is held for ten TTLs, and etcd does not answer. Each context has ended when
-// the trust in the lease has, with the LostError of its own hold as the cause. Meanwhile Token, Err
-// and Cause tell the truth.
+// The mutex of a Session is held for ten TTLs, and etcd does not answer. Each context has ended
+// when the trust in the lease has, with the LostError of its own hold as the cause. Meanwhile
+// Token, Err and Cause tell the truth.
 //
 //	0     8                 10                  29                   250
 //	lock  the last renewal  the mutex is taken  the trust has ended  the mutex is free
@@ -230,8 +230,8 @@ func TestHoldsEndInTimeWhileTheSessionsMutexIsHeld(t *testing.T) {
 	})
 }
 
-// The mutex of a Session is held for three TTLs, and etcd is well. The lease is renewed as ever, and
-// each hold is whole then, and afterwards.
+// The mutex of a Session is held for three TTLs, and etcd is well. The lease is renewed as ever,
+// and each hold is whole then, and afterwards.
 func TestLeasesAreRenewedWhileTheSessionsMutexIsHeld(t *testing.T) {
 	withMutexHeld(t, func(t *testing.T, etcd *fake.Server, all []*watched) {
 		renewals, told := etcd.Counts()[fake.KeepAlive], true

@@ -87,7 +87,7 @@ func checkLimit(name string, limit int) error {
 // for the caller's own permits, even while other permits are free. Ask for all permits at once, or
 // bound the wait.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
-	return s.acquire(ctx, n, false)
+	return s.acquire(ctx, n, manner{})
 }
 
 // TryAcquire takes n permits if they are free and there is no waiter. It waits for etcd, but for no
@@ -97,10 +97,10 @@ func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
 // are to [Mutex.TryLock].) Other errors, and what is true after them, are as for
 // [Semaphore.Acquire].
 func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Hold, error) {
-	return s.acquire(ctx, n, true)
+	return s.acquire(ctx, n, manner{try: true})
 }
 
-func (s *Semaphore) acquire(ctx context.Context, n int, try bool) (*Hold, error) {
+func (s *Semaphore) acquire(ctx context.Context, n int, how manner) (*Hold, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (s *Semaphore) acquire(ctx context.Context, n int, try bool) (*Hold, error)
 			fmt.Errorf("%d permits: must be 1 to the limit of %d", n, limit))
 	}
 	shape := line.Shape{Kind: line.Permit, Weight: uint16(n), Limit: s.m.limit}
-	w := request{m: &s.m.lockHandle, Shape: shape, try: try}
+	w := request{m: &s.m.lockHandle, Shape: shape, manner: how}
 	h, started, err := w.lock(ctx)
 	if err != nil {
 		return nil, err
@@ -120,12 +120,16 @@ func (s *Semaphore) acquire(ctx context.Context, n int, try bool) (*Hold, error)
 // Do is [Mutex.Do] with Acquire: fn has n permits, and a context that ends with them. An error that
 // is [ErrNotRun] says that fn was not called.
 func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) error) error {
-	return doWith(ctx, "Do", fn, func() (*Hold, error) { return s.Acquire(ctx, n) })
+	return doWith(ctx, "Do", fn, func() (*Hold, error) {
+		return s.acquire(ctx, n, manner{runs: true})
+	})
 }
 
 // TryDo is Do with TryAcquire in place of Acquire.
 func (s *Semaphore) TryDo(ctx context.Context, n int, fn func(ctx context.Context) error) error {
-	return doWith(ctx, "TryDo", fn, func() (*Hold, error) { return s.TryAcquire(ctx, n) })
+	return doWith(ctx, "TryDo", fn, func() (*Hold, error) {
+		return s.acquire(ctx, n, manner{try: true, runs: true})
+	})
 }
 
 // Name returns the name of the semaphore.

@@ -35,13 +35,15 @@ type session struct {
 
 	// mu guards what follows and the mutable state of every lease, line, place
 	// and hold of the session.
-	mu         guard.Mutex
-	lines      map[string]*localLine
-	inOrder    list.List[*localLine] // the lines, in the order in which they are swept
-	waits      list.List[*claim]     // the claims that wait
-	marked     markedLines
-	backLogged time.Time // when it was last logged that etcd was set back
-	closing    int       // calls that wait until it is closed
+	mu          guard.Mutex
+	lines       map[string]*localLine
+	inOrder     list.List[*localLine] // the lines, in the order in which they are swept
+	waits       list.List[*claim]     // the claims that wait
+	marked      markedLines
+	backLogged  time.Time // when it was last logged that etcd was set back
+	closing     int       // calls that wait until it is closed
+	stays       map[*stay]struct{}
+	leftoverErr error // why a lease was not given back from Close on, nil if all were
 }
 
 // open prepares s for its first use by something that is given opts.
@@ -55,6 +57,7 @@ func (s *session) open(client *clientv3.Client, of use, opts []SessionOption) er
 	}
 	s.cfg = &cfg
 	s.lines = make(map[string]*localLine)
+	s.stays = make(map[*stay]struct{})
 	s.mu.Settler = &s.marked
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.tasks = new(guard.Group)

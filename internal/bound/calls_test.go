@@ -72,7 +72,9 @@ var calls = []call{
 		h, err := s.TryLockAll(ctx, name, "another")
 		return h, nil, err
 	}},
-	{"Lock, lingers", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
+	{"Lock, lingers", func(
+		ctx context.Context, s *etcdlock.Session, name string,
+	) (held, closer, error) {
 		m, err := s.Mutex(name, etcdlock.WithLinger(time.Second), etcdlock.WithHandoff(10))
 		if err != nil {
 			return nil, nil, err

@@ -50,6 +50,7 @@ type Conn struct {
 
 	// Set once, then only read.
 	client   *clientv3.Client
+	leases   pb.LeaseClient // for what clientv3.Lease cannot ask; nil without a connection
 	listener Listener
 	ctx      context.Context // of all goroutines
 	tasks    *guard.Group
@@ -89,6 +90,9 @@ func New(
 	}
 	c.present.Store(&Epoch{})
 	c.mostKeys.Store(manyKeys)
+	if client.ActiveConnection() != nil {
+		c.leases = clientv3.RetryLeaseClient(client)
+	}
 	return c
 }
 
@@ -280,17 +284,21 @@ func (c *Conn) ReadKeys(
 // times: each transaction here may be carried out any number of times. If there is no Else, a
 // repeat has Again in its place, which shows whether the first one was carried out.
 func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn) Outcome {
+	type answer struct {
+		ticket.Answer
+		sent time.Time
+	}
 	var calls atomic.Int32
-	txn := func(ctx context.Context) (ticket.Answer, error) {
-		call, sends := &callContext{Context: ctx}, t
+	txn := func(ctx context.Context) (answer, error) {
+		call, sends, now := &callContext{Context: ctx}, t, time.Now()
 		if calls.Add(1) > 1 && t.Else == nil {
 			sends.Else = []clientv3.Op{t.Again()}
 		}
 		read, err := c.Ask(call, transaction(sends))
-		return ticket.Answer{
+		return answer{ticket.Answer{
 			Copies: call.asked.Load(), Succeeded: read.Holds, Empty: read.empty,
 			Read: read.Ranges, Revision: read.Header.GetRevision(),
-		}, err
+		}, now}, err
 	}
 	sent, began := c.Epoch(), time.Now()
 	a, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), txn)
@@ -303,7 +311,7 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 		a.Outcome = ticket.Unknown
 	}
 	prompt := err == nil && time.Since(began) <= c.Timeout()
-	return Outcome{Epoch: sent, Prompt: prompt, Answer: a, Err: err}
+	return Outcome{Epoch: sent, Sent: a.sent, Prompt: prompt, Answer: a.Answer, Err: err}
 }
 
 // WriteBy is ReadBy with a transaction that writes. It may be carried out any number of times, and

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -99,6 +100,7 @@ func (c *callContext) Err() error {
 // An Outcome is that of one attempt at a transaction that writes.
 type Outcome struct {
 	Epoch  *Epoch        // in which it was first sent
+	Sent   time.Time     // when the request was sent that was answered
 	Prompt bool          // the answer came before the attempt would have been repeated
 	Answer ticket.Answer // as a ticket judges it
 	Err    error

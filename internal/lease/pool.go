@@ -143,3 +143,9 @@ func (p *Pool) closedFor() time.Duration {
 	defer p.mu.Unlock()
 	return time.Since(p.closedAt)
 }
+
+// NotRevoked logs that a lease was not revoked, and why.
+func (p *Pool) NotRevoked(lease string, why error) {
+	p.config.Log(slog.LevelWarn, "lease not revoked; it expires by itself", "lease", lease,
+		"error", why)
+}

@@ -36,8 +36,7 @@ func (k *keeper) revoke() {
 		p.config.Log(slog.LevelDebug, "lease given back", "lease", l.Hex())
 		err = l.tenants.RemoveRest(time.Now().Add(l.TTL))
 	} else {
-		p.config.Log(slog.LevelWarn, "lease not revoked; it expires by itself", "lease", l.Hex(),
-			"error", err)
+		p.NotRevoked(l.Hex(), err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -419,7 +419,8 @@ func (b *binaries) of(t *testing.T, k killer) (binary string) {
 			texts, tags = counted, "timed,bound"
 		}
 		binary := filepath.Join(b.t.TempDir(), "killer.test")
-		output, err := goCommand(b.t, "test", "-c", "-tags", tags, "-vet=off", "-overlay", plant(b.t, texts),
+		output, err := goCommand(b.t, "test", "-c", "-tags", tags, "-vet=off",
+			"-overlay", plant(b.t, texts),
 			"-ldflags", "-s -w", "-o", binary, k.dir).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%w:\n%s", err, output)

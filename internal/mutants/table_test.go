@@ -681,6 +681,24 @@ var mutants = []mutant{
 		edits:   []edit{{"lock.go", `m.unlock(ctx, h)`, `m.unlock(ctx, nil)`}},
 		killers: []killer{inContract("TestDoLeavesTheNextHoldOfItsMutexAlone")},
 	},
+	{
+		name: "the hook of a Do that gets no lock is told the error of its Lock",
+		why:  "It has the same text, and all that the call found. But it is not the error that the call returns (rule 8).",
+		edits: []edit{{"acquire.go", `		if a[0].runs {
+			err = notRun(err)
+		}
+`, ``}},
+		killers: []killer{inArea("mutex", "TestGaveUpTellsTheErrorThatTheCallReturns")},
+	},
+	{
+		name: "the error of a Do wraps what its hook was told",
+		why:  "The hook has an error that is ErrNotRun, too. But it is another one (rule 8).",
+		edits: []edit{{"errors.go", `	if errors.Is(why, ErrNotRun) {
+		return why
+	}
+`, ``}},
+		killers: []killer{inArea("mutex", "TestGaveUpTellsTheErrorThatTheCallReturns")},
+	},
 
 	// ---- etcd set back: rule 26
 
@@ -2417,29 +2435,137 @@ var mutants = []mutant{
 	{
 		name: "the lease of a key that stays is in whole seconds, rounded down",
 		why:  "It lasts for as long as etcd's clock can say. But if the process is gone, the next contender gets in early.",
-		edits: []edit{{"release.go", `wholeSeconds(left)`,
-			`max(left.Truncate(time.Second), time.Second)`}},
+		edits: []edit{{"internal/etcd/loan.go", `WholeSeconds(max(time.Second, time.Until(until)))`,
+			`max(time.Second, time.Until(until).Truncate(time.Second))`}},
 		killers: []killer{inArea("holders", "TestANameStaysTakenForItsLeastTime")},
 	},
 	{
 		name: "a key that stays is left to its lease",
 		why:  "It expires by itself. But etcd's leases are longer than what is left, and count anew after an election.",
-		edits: []edit{{"release.go", `	if err == nil && r.Moves() {
-		h.place.local.staysLocked(h.place, r.until)
-	}
-`, ``}},
+		edits: []edit{{"release.go", `		y.beginLocked(stayKept)
+`, `		y.state = stayKept
+`}},
 		killers: []killer{inArea("holders", "TestANameStaysTakenForItsLeastTime"),
 			inArea("holders", "TestOnlyAShortHoldPaysForItsLeastTime")},
 	},
 	{
 		name: "a key whose move is not confirmed goes at once",
 		why:  "Unlock has said that it is not certain. But the job has run, and runs again before its least time is over.",
-		edits: []edit{{"release.go", `	if time.Now().Before(r.until) {
-		r.h.place.local.staysLocked(r.h.place, r.until)
+		edits: []edit{{"release.go", `	if y := r.stay; y != nil && time.Now().Before(y.until) {
+		y.beginLocked(stayUnsure)
 	} else {
 `, `	{
 `}},
 		killers: []killer{inArea("holders", "TestALeastTimeUnderFaults")},
+	},
+	{
+		name: "a key that is gone while it moves has gone by the release",
+		why:  "A copy was carried out, perhaps, and nothing else is known. But that copy leaves the key there: somebody has taken it, and the hold may be lost (rule 6).",
+		edits: []edit{{"internal/ticket/release.go", `	case r.moved != 0 && !now.Over: // the`,
+			`	case r.moved != 0 && !now.Over && false: // the`}},
+		killers: []killer{core("ticket", "TestWhatAReleaseSays"), exploring("a key that stays"),
+			inArea("holders", "TestAKeyThatIsGoneWhileItMovesIsNotConfirmed")},
+	},
+	{
+		name: "a key that was put over while it moves was lost",
+		why:  "It is there, so no copy has deleted it. But a copy may have moved it before: then the hold was whole.",
+		edits: []edit{{"internal/ticket/release.go", `	case r.some(a) && r.moved == 0 || r.missed`,
+			`	case r.some(a) || r.missed`}},
+		killers: []killer{core("ticket", "TestWhatAReleaseSays"), exploring("a key that stays"),
+			inArea("holders", "TestAKeyThatIsGoneWhileItMovesIsNotConfirmed")},
+	},
+	{
+		name: "a key whose time was over while it moved is not confirmed",
+		why:  "It is gone, and the move may have been lost. But a move that was carried out leads to that, too, and nothing says that it was not.",
+		edits: []edit{{"internal/ticket/release.go", `	case r.moved != 0 && !now.Over: // the`,
+			`	case r.moved != 0: // the`}},
+		killers: []killer{core("ticket", "TestWhatAReleaseSays"),
+			inArea("holders", "TestAKeyWhoseTimeIsOverWhileItMovesHasGoneByItself")},
+		unexplored: "To say that etcd has not confirmed a release is never untrue.",
+	},
+	{
+		name: "whether the time of a key is over counts by the answer",
+		why:  "The answer is what tells that the key is gone. But it tells what was so when etcd read it, and then the key was to be there.",
+		edits: []edit{{"release.go", `r.stay != nil && !done.Sent.Before(r.stay.until)`,
+			`r.stay != nil && !time.Now().Before(r.stay.until)`}},
+		killers: []killer{
+			inArea("holders", "TestAKeyThatWasGoneBeforeItsTimeWasOverIsNotConfirmed")},
+	},
+	{
+		name: "etcd draws the IDs of all leases",
+		why:  "So clientv3 has it. But where the answer is lost nobody knows the lease, and each request makes another, for as long as the key was to stay (rule 9).",
+		edits: []edit{{"internal/etcd/conn.go", `		c.leases = clientv3.RetryLeaseClient(client)
+`, `		_ = clientv3.RetryLeaseClient(client)
+`}},
+		killers: []killer{inSim("TestALeaseOfAKeyThatDoesNotStayIsGivenBack")},
+	},
+	{
+		name: "a lease that exists is somebody's",
+		why:  "etcd refuses to grant it. But nobody else has drawn that ID: an earlier request was carried out.",
+		edits: []edit{{"internal/etcd/loan.go", `		if attempt.Is(err, rpctypes.ErrLeaseExist) {
+`, `		if false && attempt.Is(err, rpctypes.ErrLeaseExist) {
+`}},
+		killers: []killer{inSim("TestALeaseOfAKeyThatDoesNotStayIsGivenBack")},
+	},
+	{
+		name: "a lease without an answer was not granted",
+		why:  "Nothing is on it. But it stands for as long as the key was to stay (rule 9).",
+		edits: []edit{{"internal/etcd/loan.go", `	l.granted = l.granted || l.late || err == nil
+`, `	l.granted = l.granted || err == nil
+`}},
+		killers: []killer{inSim("TestALeaseOfAKeyThatDoesNotStayIsGivenBack")},
+	},
+	{
+		name: "the lease of a key that does not stay expires by itself",
+		why:  "The Unlock is over, and nothing is on the lease. But that may take a day (rule 9).",
+		edits: []edit{{"release.go", `	default:
+		y.giveBackLocked()
+	}
+`, `	}
+`}},
+		killers: []killer{inSim("TestALeaseOfAKeyThatDoesNotStayIsGivenBack")},
+	},
+	{
+		name: "a lease that was given back is gone for good",
+		why:  "etcd has said so. But a request for it that had no answer may still be on its way (rule 9).",
+		edits: []edit{{"keep.go", `	} else if y.lease.MayComeLate() && !closed`,
+			`	} else if false && !closed`}},
+		killers: []killer{inSim("TestALeaseOfAKeyThatDoesNotStayIsGivenBack")},
+	},
+	{
+		name: "Close leaves the lease of a key that may stay",
+		why:  "Its time is not over, and the key may be there. But Close removes the key, and the lease is left (rule 22).",
+		edits: []edit{{"keep.go", `	case stayUnsure, stayOver: // its`,
+			`	case stayOver: // its`}},
+		killers: []killer{inSim("TestALeaseOfAKeyThatDoesNotStayIsGivenBack")},
+	},
+	{
+		name: "Close takes the keys that stay along",
+		why:  "It releases all keys of its Session. But the Unlock of this one has said that it stays, and the job runs twice.",
+		edits: []edit{{"keep.go", `	case stayKept: // for the rest of its time, as its Unlock has said
+		delete(y.s.stays, y)
+	case`, `	case stayKept: // for the rest of its time, as its Unlock has said
+		y.giveBackLocked()
+	case`}},
+		killers: []killer{inArea("holders", "TestANameStaysTakenForItsLeastTime")},
+	},
+	{
+		name: "Close is certain of the Session's own leases alone",
+		why:  "No key is left with these. But a lease is, for a day perhaps, and nil says that nothing is (rule 22).",
+		edits: []edit{{"close.go", `cmp.Or(s.keys.LeftoverLocked(), s.leftoverErr)`,
+			`cmp.Or(s.keys.LeftoverLocked(), nil)`}},
+		killers: []killer{inSim("TestACloseSaysThatALeaseIsLeft")},
+	},
+	{
+		name: "the timers of keys that stay run on after Close",
+		why:  "They find the Session closed, and do nothing. But they keep it in memory for the rest of the time (rule 22).",
+		edits: []edit{{"keep.go", `		y.timer.Stop()
+	}
+	switch y.state {
+`, `	}
+	switch y.state {
+`}},
+		killers: []killer{named("TestCloseStopsTheTimersOfAllKeysThatStay")},
 	},
 	{
 		name: "a grant without an answer is a copy of the release",
@@ -2451,19 +2577,29 @@ var mutants = []mutant{
 	{
 		name: "a key that has moved counts as put over",
 		why:  "Another lease has it. But it is the one to which a first copy has moved it: the hold was whole.",
-		edits: []edit{{"internal/ticket/release.go", `	case a.Succeeded, f.Queued, r.moved(a):`,
+		edits: []edit{{"internal/ticket/release.go", `	case a.Succeeded, f.Queued, moved:`,
 			`	case a.Succeeded, f.Queued:`}},
 		killers: []killer{core("ticket", "TestWhatAReleaseSays"),
 			inArea("holders", "TestALeastTimeUnderFaults")},
-		unexplored: "The exploration moves no key.",
+		unexplored: "To say that etcd has not confirmed a release is never untrue.",
+	},
+	{
+		name: "a key that has moved, and was then to be deleted, is gone",
+		why:  "The last transaction deletes it. But an earlier one has moved it, late, and nobody ends its stay.",
+		edits: []edit{{"internal/ticket/release.go", `	if moved {
+		r.moves = r.moved
+	}
+`, ``}},
+		killers:    []killer{core("ticket", "TestWhatAReleaseSays")},
+		unexplored: "In the exploration the lease of a key that stays is granted at once.",
 	},
 	{
 		name: "a move takes the key from any lease",
 		why:  "The create revision tells whose key it is. But an earlier copy may have moved it, and what has happened to it since is undone.",
 		edits: []edit{{"internal/ticket/release.go", `		txn.Then[0] = clientv3.OpPut(t.Key, value,`,
 			`		txn.If, txn.Then[0] = txn.If[:1], clientv3.OpPut(t.Key, value,`}},
-		killers:    []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing")},
-		unexplored: "The exploration moves no key.",
+		killers: []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing"),
+			exploring("a key that stays")},
 	},
 	{
 		name: "the name of a key that has moved is used again",
@@ -2472,8 +2608,8 @@ var mutants = []mutant{
 		*r.t.slot, r.t.slot = Slot{}, new(Slot)
 	}
 `, ``}},
-		killers:    []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing")},
-		unexplored: "The exploration moves no key.",
+		killers: []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing"),
+			exploring("a key that stays")},
 	},
 	{
 		name: "a key whose hold is over by its own word is no contender",
@@ -2877,9 +3013,9 @@ var mutants = []mutant{
 		h.place.Account.ReleasedLocked()
 `, `	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
 `},
-			{"release.go", `	r := &release{h: h, until: until}
+			{"release.go", `	r := &release{h: h}
 `, `	h.place.Account.ReleaseLocked()
-	r := &release{h: h, until: until}
+	r := &release{h: h}
 `},
 		},
 		killers: []killer{inArea("mutex", "TestAnUnlockThatIsFollowedByCloseIsNoLoss")},

@@ -32,7 +32,7 @@ func (w *permitWatch) departed(p *Place, keys []string) (looks bool) {
 			return slices.ContainsFunc(ahead.Awaited(), gone)
 		}
 		rest := ahead.Without(gone) // without the mutex: they may be thousands
-		if p.departs(ahead, rest) {
+		if w.departs(p, ahead, rest) {
 			return !w.covers(rest)
 		}
 	}
@@ -40,7 +40,7 @@ func (w *permitWatch) departed(p *Place, keys []string) (looks bool) {
 
 // departs notes that of ahead only rest stands before p yet. It reports false, and does nothing, if
 // something else is known by now.
-func (p *Place) departs(ahead, rest line.Ahead) bool {
+func (w *permitWatch) departs(p *Place, ahead, rest line.Ahead) bool {
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
 	if !p.Ahead.Is(ahead) {

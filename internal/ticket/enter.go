@@ -167,14 +167,15 @@ func (e *Entering) Read(a Answer) {
 		}
 		e.told.by = t.blockingByChance(a, self)
 		if !a.Succeeded {
-			e.told.among, e.told.ahead = t.tried(a, self)
+			e.told.among, e.told.ahead = e.tried(a, self)
 		}
 	}
 }
 
 // tried is what an answer to TryLock, which was not let in, shows: how many contenders were read,
 // and what is ahead of own.
-func (t *Ticket) tried(a Answer, own line.Entry) (n int, ahead line.Ahead) {
+func (e *Entering) tried(a Answer, own line.Entry) (n int, ahead line.Ahead) {
+	t := e.t
 	if t.Kind != line.Read {
 		ahead, n = line.Among(t.Name, own, a.read(1))
 		return n, ahead

@@ -64,6 +64,18 @@ func scenarios() []scenario {
 	four := []goroutine{waiter(0), waiter(0), waiter(0), waiter(0)}
 	all := one(silence, repeat, deletion, putOver, loss, leaving)
 	return []scenario{
+		{"a key that stays", 0, setting{
+			claims: []goroutine{again(0)}, least: true, faults: 2,
+			each: one(silence, repeat, deletion, putOver, loss),
+		}, toTheEnd},
+		{"keys that stay", 0, setting{
+			claims: []goroutine{waiter(0), waiter(1)}, least: true, faults: 2,
+			each: one(silence, repeat, deletion, putOver, loss),
+		}, 12},
+		{"a set-back under keys that stay", 0, setting{
+			claims: []goroutine{waiter(0), waiter(1)}, least: true, faults: 2,
+			each: one(setBack, silence, repeat),
+		}, 11},
 		{"reads of one Session, and two run out of time as they are let in", 0, setting{
 			claims: []goroutine{reader(0), reader(0), reader(0)}, faults: 2, each: one(leaving, leaving),
 		}, toTheEnd},

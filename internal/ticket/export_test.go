@@ -92,7 +92,7 @@ func (e *Entering) Append(b []byte) []byte {
 // Append appends all that there is of r, except its tickets.
 func (r *Release) Append(b []byte) []byte {
 	b = append(b, flags(r.copies, r.missed), flags(r.reads, r.next != nil))
-	return binary.AppendVarint(b, r.moves)
+	return binary.AppendVarint(binary.AppendVarint(b, r.moves), r.moved)
 }
 
 func flags(a, b bool) byte {

@@ -77,6 +77,21 @@ func (e *etcd) hasAsPut(t *ticket.Ticket) bool {
 	return e.has(t) && e.find(t.Key).lease == t.Lease
 }
 
+// hasMoved reports whether an entry's key is there on the lease to which its release moves it.
+func (e *etcd) hasMoved(of *entry) bool {
+	return of.moves != 0 && e.has(&of.ticket) && e.find(of.ticket.Key).lease == of.moves
+}
+
+// on is how many keys are on some leases.
+func (e *etcd) on(leases []int64) (n int) {
+	for _, s := range e.now() {
+		if slices.Contains(leases, s.lease) {
+			n++
+		}
+	}
+	return n
+}
+
 // others reports whether contenders stand in line beside which the key does not hold.
 func (e *etcd) others(key string) bool {
 	if own := line.ShapeOf(key); own.Kind == line.Permit {
@@ -358,8 +373,9 @@ func short(key []byte) []byte { return key[max(len(key)-2, 0):] }
 // A message is a request on its way to etcd.
 type message struct {
 	wire
-	to    int // the ticket that made the call; none if the call is over
-	epoch int // of the Session, when it was sent
+	to    int  // the ticket that made the call; none if the call is over
+	epoch int  // of the Session, when it was sent
+	late  bool // it was sent once the least time of its hold was over
 }
 
 const none = -1
@@ -398,6 +414,9 @@ type entry struct {
 	epoch  int // of the last answer that told the revision, or the line
 
 	unqueued int // of a release: the ticket that it was to put, and did not, or none
+
+	moves int64 // of a release: the lease to which it moves the key; 0 if it deletes that
+	late  bool  // the least time of the hold is over
 
 	entering ticket.Entering
 	release  ticket.Release
@@ -654,7 +673,7 @@ func (w *world) append(b []byte) []byte {
 	b = append(b, byte(w.token), byte(w.written), byte(w.granted), byte(len(w.net)))
 	texts := make([]string, len(w.net)) // in whatever order they were sent
 	for i, m := range w.net {
-		texts[i] = string([]byte{byte(m.to + 1), byte(m.epoch)}) + m.text
+		texts[i] = string([]byte{byte(m.to + 1), byte(m.epoch), bits(m.late)}) + m.text
 	}
 	slices.Sort(texts)
 	for _, text := range texts {
@@ -693,7 +712,7 @@ func (w *world) append(b []byte) []byte {
 		}
 		b = append(b, byte(i), byte(e.claim), byte(e.phase))
 		b = append(b, byte(e.next), byte(e.after), byte(e.unqueued), byte(e.epoch), byte(e.handed))
-		b = append(b, bits(e.using, e.copies, e.whole))
+		b = append(b, bits(e.using, e.copies, e.whole, e.late), byte(e.moves))
 		b = append(b, bits(e.taken, e.operated, e.undone, e.ambiguous, e.sure))
 		b = e.ticket.Append(b)
 		b = e.release.Append(e.entering.Append(b))
@@ -701,6 +720,10 @@ func (w *world) append(b []byte) []byte {
 		for _, a := range e.ahead.Last {
 			b = append(b, byte(a.Rev))
 		}
+	}
+	b = append(b, byte(len(w.lent)))
+	for _, lease := range slices.Concat(w.lent, w.kept) {
+		b = append(b, byte(lease))
 	}
 	for f := range numFaults {
 		if w.may(f) {

@@ -214,8 +214,8 @@ func (l *Look) Judge(read ...*pb.RangeResponse) (ahead line.Ahead, own Observati
 // are.
 func Tells(ahead line.Ahead) bool { return ahead.Tells(int(nearest) - 1) }
 
-// blockingByChance returns the contenders for which own waits among what byChance has read, which is
-// the last range.
+// blockingByChance returns the contenders for which own waits among what byChance has read, which
+// is the last range.
 func (t *Ticket) blockingByChance(a Answer, own line.Entry) line.Line {
 	if t.Kind != line.Read || len(a.Read) == 0 {
 		return nil

@@ -16,6 +16,10 @@ import (
 // The answer to a copy does not say what the first request did. If the key is gone and a
 // copy may have been sent, the release itself is taken to have removed it, as long as the
 // hold was certain.
+//
+// A release that moves its key leaves it there. If such a key is gone before its time is over, or
+// was put over, another request did that: before a copy has moved the key, and the hold was lost,
+// or after that. (Do not take it for done. TestAKeyThatIsGoneWhileItMovesIsNotConfirmed.)
 type Release struct {
 	t      *Ticket
 	others []*Ticket  // the hold's other tickets; next is nil then
@@ -23,6 +27,7 @@ type Release struct {
 	told   bool       // ahead is by the answer that is judged next
 	ahead  line.Ahead // of next
 	moves  int64      // the lease that t's key is moved to, 0 if the key is deleted
+	moved  int64      // the lease that a request may have moved it to, 0 if none was to
 	reads  bool       // it reads what is there, if the key is not as it should be
 	copies bool       // an earlier request may have been carried out
 	missed bool       // for certain, the key was not there as t had put it
@@ -48,9 +53,15 @@ func (r *Release) all() iter.Seq2[int, *Ticket] {
 //
 // Invariant: t's own lease is compared, so of all copies at most one moves the key, and none brings
 // back what has happened to it since. (TestALateCopyOfAMoveDoesNothing.)
-func (r *Release) MoveTo(lease int64) { r.moves, r.t.moved, r.reads = lease, lease, true }
+func (r *Release) MoveTo(lease int64) {
+	r.moves, r.reads = lease, true
+	if lease != 0 {
+		r.moved = lease
+	}
+}
 
-// Moves reports whether the next transaction moves t's key.
+// Moves reports whether the next transaction moves t's key. After the verdict Done it reports
+// whether the key was moved.
 func (r *Release) Moves() bool { return r.moves != 0 }
 
 // Together reports whether the next transaction puts the key of the next ticket.
@@ -114,15 +125,18 @@ const (
 	Silence   Doubt = iota // there was no conclusive answer
 	SetBack                // the key is gone, and etcd may have been restored without it
 	Uncertain              // the key is gone, and so is the hold's certainty
+	TakenAway              // another request took the key, perhaps once it had moved
 )
 
 // String is for messages.
-func (d Doubt) String() string { return [...]string{"silence", "set back", "uncertain"}[d] }
+func (d Doubt) String() string {
+	return [...]string{"silence", "set back", "uncertain", "taken away"}[d]
+}
 
 // A Finding is a verdict, with what else an answer says.
 type Finding struct {
 	Verdict
-	Reason Reason     // of Lost
+	Reason Reason     // of Lost, and of the doubt TakenAway
 	Of     *Ticket    // of Lost: the ticket whose key was lost, if etcd has said so
 	Doubt  Doubt      // of Unconfirmed
 	Queued bool       // the next ticket stands in line
@@ -134,6 +148,7 @@ type Now struct {
 	Certain bool // no other contender can have got in before this moment
 	Stale   bool // etcd was set back since the key was last seen
 	Final   bool // no other attempt is possible
+	Over    bool // the time for which t's key was to stay was over when the request was sent
 }
 
 // Read has what an answer shows of the line of the next ticket ready for the Judge that follows, as
@@ -167,9 +182,13 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 		}
 		return f
 	}
-	switch {
 	// Only this very transaction puts next's key, or moves t's there: else a first copy ran.
-	case a.Succeeded, f.Queued, r.moved(a):
+	moved := r.hasMoved(a)
+	if moved {
+		r.moves = r.moved
+	}
+	switch {
+	case a.Succeeded, f.Queued, moved:
 		r.remove(a.Revision)
 		f.Verdict = Done
 	case a.Empty:
@@ -177,8 +196,11 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 		r.reads = true
 	case t.in(a, 0) && next != nil:
 		f.Verdict = AgainAlone // next's name may have been in use
-	case r.some(a) || r.missed || !r.copies:
+	case r.some(a) && r.moved == 0 || r.missed || !r.copies:
 		f.Verdict = Lost
+		f.Of, f.Reason = r.lose(a)
+	case r.some(a):
+		f.Verdict, f.Doubt = Unconfirmed, TakenAway
 		f.Of, f.Reason = r.lose(a)
 	case now.Stale: // a copy may have removed it, or etcd was restored without it
 		r.remove(a.Revision)
@@ -186,6 +208,9 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	case !now.Certain:
 		r.remove(a.Revision)
 		f.Verdict, f.Doubt = Unconfirmed, Uncertain
+	case r.moved != 0 && !now.Over: // the lease lasts, and would have kept it
+		f.Verdict, f.Doubt = Unconfirmed, TakenAway
+		f.Of, f.Reason = r.lose(a)
 	default:
 		r.remove(a.Revision)
 		f.Verdict = Done
@@ -204,10 +229,10 @@ func (r *Release) remove(revision int64) {
 	}
 }
 
-// moved reports whether t's key was read on the lease that it is moved to.
-func (r *Release) moved(a Answer) bool {
+// hasMoved reports whether t's key was read on the lease that it was to be moved to.
+func (r *Release) hasMoved(a Answer) bool {
 	own, there := a.find(0, r.t.Key)
-	return there && r.Moves() && own.Rev == r.t.rev && own.Lease == r.moves
+	return there && r.moved != 0 && own.Rev == r.t.rev && own.Lease == r.moved
 }
 
 // some reports whether one of the keys was read. Then no copy has deleted any.

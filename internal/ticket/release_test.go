@@ -92,6 +92,8 @@ func answered(t *testing.T, words string) (a ticket.Answer, now ticket.Now) {
 			now.Certain = false
 		case "stale":
 			now.Stale = true
+		case "over": // is the time for which the key was to stay
+			now.Over = true
 		default:
 			require.Fail(t, "no such word", word)
 		}
@@ -173,7 +175,29 @@ func TestWhatAReleaseSays(t *testing.T) {
 		{"the key was put over before", "move: own", "lost overwritten", ticket.Leaving},
 		{"it was deleted before", "move: gone", "lost deleted", ticket.Removed},
 		{"its name is used again", "move: later", "lost deleted", ticket.Removed},
-		{"it has moved, and the lease expired", "move: silence, gone", "done", ticket.Removed},
+		{"it was deleted, before it had moved or after that", "move: silence, gone",
+			"unconfirmed taken away deleted", ticket.Removed},
+		{"it was, as a copy finds", "move: gone copy", "unconfirmed taken away deleted", ticket.Removed},
+		{"it was put over, before or after", "move: silence, own",
+			"unconfirmed taken away overwritten", ticket.Leaving},
+		{"its name is used again, before or after", "move: silence, later",
+			"unconfirmed taken away deleted", ticket.Removed},
+		{"it was put over, and etcd set back", "move: silence, own stale",
+			"unconfirmed taken away overwritten", ticket.Leaving},
+		{"it is gone, and etcd was set back", "move: silence, gone stale",
+			"unconfirmed set back", ticket.Removed},
+		{"it is gone, and so may be its first lease", "move: silence, gone uncertain",
+			"unconfirmed uncertain", ticket.Removed},
+		{"it has moved, and its time is over", "move: silence, gone over", "done", ticket.Removed},
+		{"it is put over when its time is over", "move: silence, own over",
+			"unconfirmed taken away overwritten", ticket.Leaving},
+		{"no request has moved it", "move: refused, gone", "lost deleted", ticket.Removed},
+		{"it moves in vain, and then it is deleted", "move: silence, delete: deleted over",
+			"done", ticket.Removed},
+		{"it is gone as it is deleted at last", "move: silence, delete: gone over",
+			"done", ticket.Removed},
+		{"it has moved though it is to be deleted", "move: silence, delete: moved over",
+			"done moved", ticket.Removed},
 		{"nobody says whether it has moved", "move: silence final", "unconfirmed silence", ticket.Leaving},
 		{"etcd refuses the move", "move: refused final", "unconfirmed silence", ticket.Leaving},
 	}
@@ -194,6 +218,10 @@ func TestWhatAReleaseSays(t *testing.T) {
 			require.Equal(t, ticket.Leaving, k.State())
 			steps, says := strings.Split(answers, ","), ""
 			for i, words := range steps {
+				words, deletes := strings.CutPrefix(words, " delete:")
+				if deletes {
+					r.MoveTo(0)
+				}
 				require.Equal(t, together && i == 0, r.Together())
 				a, now := answered(t, words)
 				f := r.Judge(a, now)
@@ -201,6 +229,9 @@ func TestWhatAReleaseSays(t *testing.T) {
 					require.LessOrEqual(t, f.Verdict, ticket.AgainAlone, "it is over after %q", words)
 				}
 				says = said(f)
+				if deletes && r.Moves() {
+					says += " moved"
+				}
 			}
 			require.Equal(t, row.says, says)
 			require.Equal(t, row.key, k.State())
@@ -216,6 +247,9 @@ func said(f ticket.Finding) string {
 		says += " " + f.Reason.String()
 	case ticket.Unconfirmed:
 		says += " " + f.Doubt.String()
+		if f.Doubt == ticket.TakenAway {
+			says += " " + f.Reason.String()
+		}
 	}
 	if f.Queued {
 		says += ", next queued"

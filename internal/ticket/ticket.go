@@ -80,7 +80,6 @@ type Ticket struct {
 	slot  *Slot     // the slot that Key comes from
 
 	rev   int64 // create revision of the key, 0 until it is known
-	moved int64 // the lease to which a release has moved the key, perhaps; 0 if none has
 	state State
 	doubt bool   // a copy of the put may still be under way
 	lost  bool   // it is or was Gone, or was lost while it was Leaving
@@ -117,9 +116,6 @@ func (t *Ticket) Taken() Reason { return t.taken }
 
 // Entry is t's key as it is in etcd. It has no revision while that is not known.
 func (t *Ticket) Entry() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, Lease: t.Lease} }
-
-// Moved is the key on the lease to which a release has moved it.
-func (t *Ticket) Moved() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, Lease: t.moved} }
 
 // Prefix is the prefix of all keys in the line.
 func (t *Ticket) Prefix() string { return line.Prefix(t.Name) }

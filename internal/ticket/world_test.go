@@ -37,6 +37,7 @@ type setting struct {
 	crowd   bool // each ticket expects a long line
 	handoff int  // WithHandoff
 	linger  bool // WithLinger
+	least   bool // WithMinHold
 	faults  int  // of all kinds
 	each    [numFaults]int
 }
@@ -58,6 +59,8 @@ type world struct {
 	claims   []claim
 	entries  []*entry
 	granted  int64          // leases
+	lent     []int64        // those of them that are for keys that stay
+	kept     []int64        // of these, those on which a key stays, as its Unlock has said
 	faults   [numFaults]int // left of each kind
 	left     int            // faults of all kinds
 
@@ -329,8 +332,19 @@ func (w *world) txn(i int) ticket.Txn {
 
 // send begins a call.
 func (w *world) send(i int) {
-	w.entries[i].copies = false
-	w.net = append(w.net, message{wireOf(w.txn(i), false), i, w.sessionOf(w.entries[i]).epoch})
+	e := w.entries[i]
+	e.copies = false
+	w.lend(e)
+	w.net = append(w.net, message{wireOf(w.txn(i), false), i, w.sessionOf(e).epoch, e.late})
+}
+
+// lend grants the lease of a key that is to stay, unless that is there, or the time is over.
+func (w *world) lend(e *entry) {
+	if e.phase == releasing && e.moves != 0 && !e.late && !e.release.Moves() {
+		w.etcd.leases |= 1 << e.moves
+		w.hear(w.home(e.claim))
+		e.release.MoveTo(e.moves)
+	}
 }
 
 // abandon stands for abandonLocked.
@@ -347,7 +361,7 @@ func (w *world) abandon(i int, unsure bool) {
 	e.using, e.phase, e.ahead = false, removing, line.None
 	e.whole, e.taken, e.operated, e.ambiguous, e.sure = false, false, false, false, false
 	e.entering, e.release, e.next = ticket.Entering{}, ticket.Release{}, none
-	e.unqueued = none
+	e.unqueued, e.moves, e.late = none, 0, false
 	e.handed, e.undone = 0, false
 	if unsure {
 		w.retire(w.home(e.claim), w.leaseOf(e))
@@ -388,7 +402,7 @@ func (w *world) anew(i int) {
 }
 
 // answered lets the ticket judge an answer, and does what it says.
-func (w *world) answered(i, epoch int, a ticket.Answer, noLease, final bool) {
+func (w *world) answered(i, epoch int, a ticket.Answer, noLease, final, late bool) {
 	e := w.entries[i]
 	a.Copies = e.copies
 	l, at := w.leaseOf(e), w.home(e.claim)
@@ -431,7 +445,7 @@ func (w *world) answered(i, epoch int, a ticket.Answer, noLease, final bool) {
 			w.send(i)
 		}
 	case releasing:
-		w.released(i, epoch, a, noLease, final)
+		w.released(i, epoch, a, noLease, final, late)
 	case removing:
 		if a.Outcome == ticket.Answered {
 			e.ticket.RemovedBy(a, line.None)
@@ -466,8 +480,11 @@ func (w *world) refuse(i int) {
 }
 
 // released stands for place.release, and for what hold.release does after it.
-func (w *world) released(i, epoch int, a ticket.Answer, noLease, final bool) {
+func (w *world) released(i, epoch int, a ticket.Answer, noLease, final, late bool) {
 	e := w.entries[i]
+	if noLease && e.moves != 0 {
+		e.release.MoveTo(0)
+	}
 	l := w.leaseOf(e)
 	e.ambiguous = e.ambiguous || a.Copies
 	if a.Outcome == ticket.Answered && !a.Succeeded && !e.ambiguous {
@@ -476,7 +493,8 @@ func (w *world) released(i, epoch int, a ticket.Answer, noLease, final bool) {
 	if e.next != none && noLease {
 		w.end(w.home(e.claim), w.leaseOf(w.entries[e.next]))
 	}
-	f := e.release.Judge(a, ticket.Now{Certain: !l.ended, Stale: w.stale(e), Final: final})
+	now := ticket.Now{Certain: !l.ended, Stale: w.stale(e), Final: final, Over: late}
+	f := e.release.Judge(a, now)
 	e.ambiguous = e.ambiguous || a.Outcome == ticket.Unknown
 	put := none
 	if next := e.next; next != none { // it went together
@@ -491,10 +509,14 @@ func (w *world) released(i, epoch int, a ticket.Answer, noLease, final bool) {
 		w.send(i)
 		return
 	case ticket.Done:
+		if e.release.Moves() {
+			w.kept = append(slices.Clip(w.kept), e.moves)
+		}
 		// A late copy may put a key again, at the same revision, that was lost with a
 		// restore.
 		again := a.Succeeded && w.etcd.backs > 0
-		if e.taken && !again && (!e.ambiguous || e.sure || !e.operated || e.undone) {
+		stays := e.moves != 0 && !late // what the release did has left the key there
+		if e.taken && !again && (!e.ambiguous || e.sure || !e.operated || e.undone || stays) {
 			w.breaks("Unlock said nil, and the key was taken away before")
 		}
 	case ticket.Lost:
@@ -546,6 +568,8 @@ const (
 	yields               // session: it gives up what lingers
 	expires              // session, lease
 	revokes              // session, lease
+	outlasts             // ticket: the least time of its hold is over before its release
+	lapses               // the lease of a key that stays: it is given back, or expires
 	progress             // the verbs before this need no fault
 	silent               // ticket; 1: its request is lost; 2: and no other attempt is possible
 	repeats              // ticket; 1: by clientv3, without Again; 2, 3: the first answer is lost
@@ -561,7 +585,7 @@ func (v verb) String() string {
 		"enters", "message arrives", "looks", "hears", "begins", "unlocks", "joins", "gives up",
 		"is audited",
 		"is swept away", "gives way", "lease expires",
-		"lease is revoked", "", "has no answer", "is sent twice", "key is deleted",
+		"lease is revoked", "is late", "lease lapses", "", "has no answer", "is sent twice", "key is deleted",
 		"key is put over", "etcd is set back", "loses its lease", "runs out of time",
 	}[v]
 }
@@ -639,6 +663,17 @@ func (w *world) steps() []step {
 			}
 		}
 	}
+	for _, lease := range w.lent {
+		if !w.etcd.alive(lease) {
+			continue
+		}
+		i := slices.IndexFunc(w.entries, func(e *entry) bool { return e != nil && e.moves == lease })
+		if i < 0 || w.entries[i].late {
+			add(lapses, int(lease), 0)
+		} else {
+			add(outlasts, i, 0)
+		}
+	}
 	add(progress, 0, 0)
 	for i, e := range w.entries {
 		if e == nil || !sent[i] {
@@ -666,7 +701,7 @@ func (w *world) steps() []step {
 	}
 	if w.may(putOver) {
 		for _, e := range w.entries { // a key that was put over is no longer the ticket's
-			if e != nil && e.ticket.Rev() != 0 && w.etcd.hasAsPut(&e.ticket) {
+			if e != nil && e.ticket.Rev() != 0 && (w.etcd.hasAsPut(&e.ticket) || w.etcd.hasMoved(e)) {
 				add(putsOver, int(e.ticket.Rev()), 0)
 				add(putsOver, int(e.ticket.Rev()), foreign)
 			}
@@ -776,7 +811,11 @@ func (w *world) do(s step) {
 		w.net = slices.Delete(w.net, s.a, s.a+1)
 		own, try := tries(m.in)
 		others := try && w.etcd.others(own)
+		stay := w.etcd.on(w.kept)
 		a, noLease := w.etcd.carryOut(m.in)
+		if w.etcd.on(w.kept) != stay {
+			w.breaks("a key that is to stay is removed, or another one put beside it")
+		}
 		if others && a.Succeeded && !noLease && w.etcd.backs == 0 { // what it had seen may be gone
 			w.breaks("TryLock has put its key behind another")
 		}
@@ -784,7 +823,7 @@ func (w *world) do(s step) {
 			if !noLease {
 				w.hear(w.home(w.entries[m.to].claim))
 			}
-			w.answered(m.to, m.epoch, a, noLease, false)
+			w.answered(m.to, m.epoch, a, noLease, false, m.late)
 		}
 	case looks:
 		w.look(s.a, int64(s.b>>1), s.b&1 != 0)
@@ -806,20 +845,25 @@ func (w *world) do(s step) {
 		w.giveWay(&w.sessions[s.a])
 	case expires, revokes:
 		w.endLease(s.a, s.b, s.verb == revokes)
+	case outlasts:
+		w.entries[s.a].late = true
+	case lapses:
+		w.etcd.end(int64(s.a))
 	case silent:
 		w.fails(silence)
 		if s.b&1 != 0 {
 			w.net = slices.DeleteFunc(w.net, func(m message) bool { return m.to == s.a })
 		}
-		w.answered(s.a, 0, ticket.Answer{Outcome: ticket.Unknown}, false, s.b >= 2)
+		w.answered(s.a, 0, ticket.Answer{Outcome: ticket.Unknown}, false, s.b >= 2, false)
 	case repeats:
 		w.fails(repeat)
 		w.entries[s.a].copies = true
 		if s.b >= 2 {
 			w.forgetCalls(s.a)
 		}
-		epoch := w.sessionOf(w.entries[s.a]).epoch
-		w.net = append(w.net, message{wireOf(w.txn(s.a), s.b&1 == 0), s.a, epoch})
+		e := w.entries[s.a]
+		again := wireOf(w.txn(s.a), s.b&1 == 0)
+		w.net = append(w.net, message{again, s.a, w.sessionOf(e).epoch, e.late})
 	case deletes:
 		w.fails(deletion)
 		w.takeAway(func(e *entry) bool { return e.ticket.Rev() == int64(s.a) }, true)
@@ -852,7 +896,7 @@ func (w *world) takeAway(which func(*entry) bool, byOperator bool) {
 		if e == nil || !which(e) || e.phase == removing {
 			continue
 		}
-		if w.etcd.has(&e.ticket) {
+		if w.etcd.has(&e.ticket) && !w.etcd.hasMoved(e) {
 			e.taken, e.operated = true, byOperator
 		}
 	}
@@ -870,6 +914,7 @@ func (w *world) setBack(to int64) {
 		switch {
 		case w.etcd.hasAsPut(&e.ticket):
 			e.taken, e.operated, e.undone = false, false, false
+		case w.etcd.hasMoved(e):
 		case before.has(&e.ticket):
 			e.taken, e.operated, e.undone = true, true, true
 		}
@@ -1056,9 +1101,13 @@ func (w *world) unlock(claim int, alone bool) {
 	if w.lasts(e) && w.keeps(s, i, alone) {
 		return
 	}
+	if w.least && e.ticket.Kind == line.Exclusive {
+		w.granted++
+		e.moves, w.lent = w.granted, append(slices.Clip(w.lent), w.granted)
+	}
 	var next *ticket.Ticket
 	l := s.leases[len(s.leases)-1]
-	if s.queue.Sharing() == 0 {
+	if s.queue.Sharing() == 0 && e.moves == 0 {
 		if waits, ok := s.queue.Choose(); ok && !l.retired && !l.ended {
 			e.next = w.take(waits)
 			w.entries[e.next].phase = putting

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
@@ -107,8 +108,9 @@ func TestOnlyAShortHoldPaysForItsLeastTime(t *testing.T) {
 		tests.Costs(t, told, "Txn 1, LeaseGrant 1", 1)
 		told = tests.CallsSince(etcd)
 		time.Sleep(time.Second)
-		tests.Costs(t, told, "Txn 1", 1)
+		tests.Costs(t, told, "LeaseRevoke 1", 1)
 		require.Empty(t, etcd.Keys("n/"))
+		require.Len(t, etcd.Leases(), 1, "the Session's")
 	})
 }
 
@@ -282,4 +284,98 @@ func TestAnyNameStaysTakenForAnyTime(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A copy of the request that moves the key may have been carried out, and then the key is gone, or
+// is put over, long before its time is over: nobody knows whether that happened before or after.
+// Unlock does not say that the hold was whole, nor that it was lost.
+func TestAKeyThatIsGoneWhileItMovesIsNotConfirmed(t *testing.T) {
+	deletes := func(t *testing.T, etcd *fake.Server, key string) { etcd.DeleteKey(key) }
+	putsOver := func(t *testing.T, etcd *fake.Server, key string) {
+		require.NoError(t, etcd.PutKey(key, clientv3.NoLease))
+	}
+	for _, row := range []struct {
+		promise string
+		effect  fake.Effect // on the first request
+		happens func(t *testing.T, etcd *fake.Server, key string)
+		reason  error
+	}{
+		{"the request is lost, and the key deleted", fake.Effect{Drop: true}, deletes,
+			etcdlock.ErrKeyDeleted},
+		{"the answer is lost, and the key deleted", fake.Effect{DropReply: true}, deletes,
+			etcdlock.ErrKeyDeleted},
+		{"the request fails, and the key is deleted", fake.Effect{Before: fake.Unavailable}, deletes,
+			etcdlock.ErrKeyDeleted},
+		{"the request is lost, and the key put over", fake.Effect{Drop: true}, putsOver,
+			etcdlock.ErrKeyOverwritten},
+		{"the answer is lost, and the key put over", fake.Effect{DropReply: true}, putsOver,
+			etcdlock.ErrKeyOverwritten},
+	} {
+		t.Run(row.promise, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithMinHold(least))
+				tests.LockWithin(t, mu, time.Second)
+				key, first := mu.Key(), len(etcd.Calls(fake.Txn))+1
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					if c.Method != fake.Txn || c.N != first {
+						return fake.Effect{}
+					}
+					time.AfterFunc(time.Millisecond, func() { row.happens(t, etcd, key) })
+					return row.effect
+				})
+				unlocked := mu.Unlock(context.Background())
+				etcd.Intercept(nil)
+				require.ErrorIs(t, unlocked, etcdlock.ErrUnconfirmed)
+				require.ErrorIs(t, unlocked, row.reason)
+				require.NotErrorIs(t, unlocked, etcdlock.ErrLost)
+				in := tests.SoonOr(t, entersAt(t, etcd), "nobody gets in")
+				require.Less(t, time.Since(in), time.Second)
+				time.Sleep(tests.TTL)
+				require.Empty(t, etcd.Keys("n/"))
+			})
+		})
+	}
+}
+
+// The time of a key must be over when etcd is asked for it, not when the answer comes: the answer
+// tells what was so before.
+func TestAKeyThatWasGoneBeforeItsTimeWasOverIsNotConfirmed(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const short = 3 * time.Second
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithMinHold(short))
+		tests.LockWithin(t, mu, time.Second)
+		began, key, first := time.Now(), mu.Key(), len(etcd.Calls(fake.Txn))+1
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			switch {
+			case c.Method != fake.Txn:
+				return fake.Effect{}
+			case c.N == first:
+				time.AfterFunc(time.Millisecond, func() { etcd.DeleteKey(key) })
+				return fake.Effect{Drop: true}
+			default:
+				return fake.Effect{DelayReply: short / 2}
+			}
+		})
+		unlocked := mu.Unlock(context.Background())
+		require.Greater(t, time.Since(began), short)
+		require.ErrorIs(t, unlocked, etcdlock.ErrUnconfirmed)
+		require.ErrorIs(t, unlocked, etcdlock.ErrKeyDeleted)
+	})
+}
+
+// If the time of a key is over before its Unlock gets an answer, a key that is gone has gone with
+// its lease: the hold was whole.
+func TestAKeyWhoseTimeIsOverWhileItMovesHasGoneByItself(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const short = 3 * time.Second
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithMinHold(short))
+		tests.LockWithin(t, mu, time.Second)
+		etcd.Intercept(next(fake.Txn, fake.Effect{DropReply: true})(etcd))
+		time.AfterFunc(time.Millisecond, func() {
+			etcd.Intercept(nil)
+			etcd.Cut("a")
+		})
+		time.AfterFunc(2*short, func() { etcd.Heal("a") })
+		require.NoError(t, mu.Unlock(tests.Within(t, tests.TTL)))
+	})
 }

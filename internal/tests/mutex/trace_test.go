@@ -268,6 +268,69 @@ func TestHooksComeInTheOrderOfTheEvents(t *testing.T) {
 	})
 }
 
+// The error of the hook is the very error that the call returns. That of a Do is ErrNotRun.
+func TestGaveUpTellsTheErrorThatTheCallReturns(t *testing.T) {
+	type locks struct {
+		s   *etcdlock.Session
+		mu  *etcdlock.Mutex
+		rw  *etcdlock.RWMutex
+		sem *etcdlock.Semaphore
+	}
+	never := func(context.Context) error { return errors.New("it was called") }
+	of := func(_ *etcdlock.Hold, err error) error { return err }
+	names := []string{"m", "n"}
+	for what, call := range map[string]func(ctx context.Context, l locks) error{
+		"Mutex.Lock":           func(ctx context.Context, l locks) error { return l.mu.Lock(ctx) },
+		"Mutex.TryLock":        func(ctx context.Context, l locks) error { return l.mu.TryLock(ctx) },
+		"Mutex.Do":             func(ctx context.Context, l locks) error { return l.mu.Do(ctx, never) },
+		"Mutex.TryDo":          func(ctx context.Context, l locks) error { return l.mu.TryDo(ctx, never) },
+		"Mutex.Lead":           func(ctx context.Context, l locks) error { return l.mu.Lead(ctx, never) },
+		"RWMutex.Do":           func(ctx context.Context, l locks) error { return l.rw.Do(ctx, never) },
+		"RWMutex.RLock":        func(ctx context.Context, l locks) error { return of(l.rw.RLock(ctx)) },
+		"RWMutex.TryRLock":     func(ctx context.Context, l locks) error { return of(l.rw.TryRLock(ctx)) },
+		"RWMutex.RDo":          func(ctx context.Context, l locks) error { return l.rw.RDo(ctx, never) },
+		"RWMutex.TryRDo":       func(ctx context.Context, l locks) error { return l.rw.TryRDo(ctx, never) },
+		"Semaphore.Acquire":    func(ctx context.Context, l locks) error { return of(l.sem.Acquire(ctx, 2)) },
+		"Semaphore.TryAcquire": func(ctx context.Context, l locks) error { return of(l.sem.TryAcquire(ctx, 2)) },
+		"Semaphore.Do":         func(ctx context.Context, l locks) error { return l.sem.Do(ctx, 2, never) },
+		"Semaphore.TryDo":      func(ctx context.Context, l locks) error { return l.sem.TryDo(ctx, 2, never) },
+		"Session.Lock":         func(ctx context.Context, l locks) error { return of(l.s.Lock(ctx, "n")) },
+		"Session.TryLock":      func(ctx context.Context, l locks) error { return of(l.s.TryLock(ctx, "n")) },
+		"Session.Do":           func(ctx context.Context, l locks) error { return l.s.Do(ctx, "n", never) },
+		"Session.TryDo":        func(ctx context.Context, l locks) error { return l.s.TryDo(ctx, "n", never) },
+		"Session.LockAll":      func(ctx context.Context, l locks) error { return of(l.s.LockAll(ctx, names...)) },
+		"Session.TryLockAll":   func(ctx context.Context, l locks) error { return of(l.s.TryLockAll(ctx, names...)) },
+		"Session.DoAll":        func(ctx context.Context, l locks) error { return l.s.DoAll(ctx, names, never) },
+		"Session.TryDoAll":     func(ctx context.Context, l locks) error { return l.s.TryDoAll(ctx, names, never) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				told := make(chan error, len(names))
+				s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
+					GaveUp: func(_ context.Context, e etcdlock.GaveUpEvent) { told <- e.Err },
+				}))
+				all := locks{s, contract.MutexOf(t, s, "n"), tests.RWMutexOf(t, s),
+					tests.SemaphoreOf(t, s, 2)}
+				other := contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n")
+				tests.LockWithin(t, other, time.Second)
+
+				err := call(tests.Within(t, 10*time.Second), all)
+				require.Error(t, err)
+				runs := strings.Contains(what, "Do")
+				require.Equal(t, runs, errors.Is(err, etcdlock.ErrNotRun), "%v", err)
+				events := 1
+				if strings.HasSuffix(what, "All") {
+					events = len(names)
+				}
+				for range events {
+					require.Same(t, err, tests.SoonOr(t, told, "no hook is called"))
+				}
+				require.Empty(t, told)
+			})
+		})
+	}
+}
+
 // A callerKey is the key of the value that tells contexts of calls from each other.
 type callerKey struct{}
 

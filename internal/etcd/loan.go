@@ -1,0 +1,114 @@
+package etcd
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+)
+
+// A Loan is a lease that is not renewed: it lasts until a time that may be hours away. Its ID is
+// drawn before it is asked for. So the requests for it make one lease, whatever becomes of their
+// answers, and it can be given back without any.
+//
+// Only this Loan has the 63 random bits of its ID. If etcd answers that such a lease exists, an
+// earlier request for it was carried out. Each request asks for the time that is left as it is
+// sent, so the lease lasts until then whichever of them was carried out.
+//
+// A client that was not made with clientv3.New has no connection, and clientv3.Lease takes no ID.
+// Then etcd draws one with each request, and a lease whose answer was lost stays until it expires.
+//
+// One call at a time may use a Loan.
+type Loan struct {
+	conn    *Conn
+	id      clientv3.LeaseID // 0 while etcd is yet to draw it
+	granted bool             // it may have been granted
+	late    bool             // a request for it may yet be carried out
+}
+
+// NewLoan draws the ID of a Loan.
+func NewLoan(c *Conn) Loan {
+	if c.leases == nil {
+		return Loan{conn: c}
+	}
+	id := uuid.New() // which has a few fixed bits, in either half
+	drawn := binary.BigEndian.Uint64(id[:8]) ^ binary.BigEndian.Uint64(id[8:])
+	return Loan{conn: c, id: clientv3.LeaseID(max(1, drawn>>1))}
+}
+
+// Grant is one of a call's attempts to get the lease, which lasts until a time at least.
+func (l *Loan) Grant(
+	ctx context.Context, retry *attempt.Backoff, until time.Time,
+) (clientv3.LeaseID, error) {
+	c := l.conn
+	if c.leases == nil {
+		g, err := c.Grant(ctx, retry, secondsUntil(until))
+		if err == nil {
+			l.id, l.granted = g.ID, true
+		}
+		return l.id, err
+	}
+	grant := func(ctx context.Context) (none struct{}, err error) {
+		epoch := c.Epoch()
+		resp, err := c.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{
+			ID: int64(l.id), TTL: int64(secondsUntil(until) / time.Second),
+		}, grpc.WaitForReady(true)) // as clientv3 does
+		if err = clientv3.ContextError(ctx, err); err == nil {
+			c.heard(resp.Header, epoch, 0)
+		}
+		if attempt.Is(err, rpctypes.ErrLeaseExist) {
+			return none, nil
+		}
+		return none, err
+	}
+	_, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), grant)
+	l.late = l.late || several || err != nil && !attempt.NotApplied(err)
+	l.granted = l.granted || l.late || err == nil
+	return l.id, err
+}
+
+// secondsUntil is the time that is left, at least a second.
+func secondsUntil(until time.Time) time.Duration {
+	return WholeSeconds(max(time.Second, time.Until(until)))
+}
+
+// WholeSeconds is d in the unit in which etcd counts, rounded up.
+func WholeSeconds(d time.Duration) time.Duration {
+	if part := d % time.Second; part > 0 {
+		d += time.Second - part
+	}
+	return d
+}
+
+// Granted reports whether the lease may have been granted.
+func (l *Loan) Granted() bool { return l.granted }
+
+// MayComeLate reports whether a request for the lease may be carried out once it was given back.
+func (l *Loan) MayComeLate() bool { return l.late }
+
+// GiveBack revokes the lease, and with it the keys on it, until etcd has answered or refused, or
+// ctx ends. A lease that etcd does not know has been given back.
+func (l *Loan) GiveBack(ctx context.Context) error {
+	c := l.conn
+	var retry attempt.Backoff
+	for {
+		err := c.Revoke(ctx, &retry, l.id)
+		if err == nil || attempt.Refused(err) || c.Closed() {
+			return err
+		}
+		if why := retry.Wait(ctx, c.Caller); why != nil {
+			return why
+		}
+	}
+}
+
+// Hex is the ID of the lease as etcdctl writes it.
+func (l *Loan) Hex() string { return fmt.Sprintf("%x", int64(l.id)) }
