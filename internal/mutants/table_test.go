@@ -2831,9 +2831,9 @@ var mutants = []mutant{
 	{
 		name: "a permit goes in by the end of what it has seen",
 		why:  "It watches all permits, and none is left. But it does not see a Mutex that stands before them.",
-		edits: []edit{{"internal/queue/wait_permits.go", `	return !w.covers(p.Ahead)
-}`, `	return p.Ahead.Clear()
-}`}},
+		edits: []edit{{"internal/queue/wait_permits.go", `			return !w.covers(rest)
+`, `			return rest.Clear()
+`}},
 		killers: []killer{inArea("kinds", "TestAPermitBehindOthersGetsInWithTheLastOfThem")},
 	},
 	{
