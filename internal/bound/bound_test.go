@@ -42,10 +42,10 @@ func (k kind) beyond(mutex string, few, many steps.Counts, n [2]int) (how []stri
 	case !strings.HasPrefix(mutex, ofSession):
 	case k == one && many.Steps > few.Steps*3/2+200:
 		how = append(how, "more beside more others")
-	case k == each && float64(many.Steps) > 1.5*times*float64(few.Steps)+10*float64(n[1]):
+	case k == each && float64(many.Steps) > 2*times*float64(few.Steps)+10*float64(n[1]):
 		how = append(how, "more for each beside more others")
 	}
-	grown := many.Longest > 500 && float64(many.Longest) > float64(few.Longest)*(1+(times-1)/2)
+	grown := many.Longest > 1500 && float64(many.Longest) > float64(few.Longest)*(1+(times-1)/2)
 	if many.Longest > atOnce || grown {
 		how = append(how, "many at once")
 	}

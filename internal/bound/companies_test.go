@@ -25,6 +25,7 @@ type company struct {
 	holds bool // some of them hold in the Session
 	other bool // they wait for another process
 	spare bool // they are keys that linger
+	puts  bool // their puts are under way
 }
 
 const most = 65_535 // permits
@@ -179,7 +180,7 @@ var companies = []company{
 		w.another(names...)
 		w.each(func(ctx context.Context, i int) { w.lock(ctx, names[i]) })
 	}},
-	{name: "names are put", waits: true, come: func(w *world) {
+	{name: "names are put", waits: true, puts: true, come: func(w *world) {
 		names := w.names()
 		w.each(func(ctx context.Context, i int) {
 			w.lock(ctx, names[i])

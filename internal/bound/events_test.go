@@ -27,12 +27,18 @@ func waits(c company) bool   { return c.waits }
 func another(c company) bool { return c.other }
 func spare(c company) bool   { return c.spare }
 func inUse(c company) bool   { return !c.spare }
+func puts(c company) bool    { return c.puts }
+func inLine(c company) bool  { return c.waits && !c.puts }
 
 var events = []event{
 	// Of one of the others.
 	{"one is unlocked", holds, one, func(w *world) { w.holds[0].unlock() }},
 	{"the wait of the first ends", waits, one, func(w *world) { w.ends[0]() }},
-	{"the wait of the last ends", waits, one, func(w *world) { w.ends[len(w.ends)-1]() }},
+	{"the wait of the last ends", inLine, one, func(w *world) { w.ends[len(w.ends)-1]() }},
+	// Its put may come late: then no place is taken on the lease any more.
+	{"the wait of the last ends, whose put is under way", puts, each, func(w *world) {
+		w.ends[len(w.ends)-1]()
+	}},
 
 	{"another hold is recalled", always, one, func(w *world) {
 		w.holdsAnother(func(key string) { w.recall(key) })

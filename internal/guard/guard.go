@@ -87,11 +87,14 @@ func (g *Group) Go(f func()) {
 
 func (g *Group) ended() {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.count--
-	if g.count == 0 && g.idle != nil {
-		close(g.idle)
-		g.idle = nil
+	var idle chan struct{}
+	if g.count == 0 {
+		idle, g.idle = g.idle, nil
+	}
+	g.mu.Unlock()
+	if idle != nil {
+		close(idle) // which wakes as many as wait
 	}
 }
 
