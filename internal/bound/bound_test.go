@@ -112,7 +112,7 @@ func compare(t *testing.T, what string, n [2]int, happens func(w *world)) {
 func loops(all []steps.Site) string {
 	var most []string
 	for _, site := range all {
-		if site.Loop && len(most) < 4 {
+		if site.Loop && len(most) < 6 {
 			most = append(most, fmt.Sprintf("%d %s", site.Steps, site.Name))
 		}
 	}

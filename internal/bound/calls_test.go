@@ -81,6 +81,13 @@ var calls = []call{
 		}
 		return m, m, m.Lock(ctx)
 	}},
+	{"Lock, asks", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
+		m, err := s.Mutex(name, etcdlock.WithAsk(etcdlock.RecallRequest{}))
+		if err != nil {
+			return nil, nil, err
+		}
+		return m, m, m.Lock(ctx)
+	}},
 	{"Lock, lasts", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
 		m, err := s.Mutex(name, etcdlock.WithMinHold(time.Second), etcdlock.WithMaxHold(time.Minute))
 		if err != nil {

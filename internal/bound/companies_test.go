@@ -119,6 +119,21 @@ var companies = []company{
 			w.uses(m)
 			w.each(func(ctx context.Context, _ int) { w.came(m, m.Lock(ctx)) })
 		}},
+	{name: "locks ask, and wait for another process", waits: true, other: true,
+		come: func(w *world) {
+			w.another(name)
+			w.each(func(ctx context.Context, _ int) {
+				w.lock(ctx, name, etcdlock.WithAsk(etcdlock.RecallRequest{Grace: time.Hour}))
+			})
+		}},
+	{name: "reads hold and listen, and locks wait that ask", holds: true, waits: true,
+		come: func(w *world) {
+			rw := w.rw(etcdlock.WithRecall(time.Hour))
+			w.each(func(ctx context.Context, _ int) { w.came(rw.RLock(ctx)) })
+			w.each(func(ctx context.Context, _ int) {
+				w.lock(ctx, name, etcdlock.WithAsk(etcdlock.RecallRequest{Grace: time.Hour}))
+			})
+		}},
 	{name: "contexts of a hold", holds: true, come: func(w *world) {
 		w.lock(w.waits, name)
 		type key struct{}

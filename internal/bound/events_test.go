@@ -141,20 +141,19 @@ func losesAnAnswer(w *world) {
 	_, _ = w.s.Lock(ctx, "free")
 }
 
-// renews lets time pass until the next renewal is sent, which has an effect. What follows at once
-// is counted.
+// renews lets time pass until the next renewal, on which an effect is had, is about to be answered,
+// and counts what follows at once. (What the keeper does as it sends the renewal is over by then.)
 func (w *world) renews(effect fake.Effect) {
-	sent := make(chan struct{}, 1)
+	effect.Delay = 2 * time.Millisecond
 	w.etcd.Intercept(func(c fake.Call) fake.Effect {
-		if c.Process != "a" || c.Method != fake.KeepAlive || len(sent) > 0 {
+		if c.Process != "a" || c.Method != fake.KeepAlive {
 			return fake.Effect{}
 		}
-		sent <- struct{}{}
 		return effect
 	})
-	time.Sleep(ttl/3 - 1) // there is no sending before, if a lease was granted just now
+	time.Sleep(ttl/3 + time.Millisecond)
 	countFromHere()
-	time.Sleep(1)
+	time.Sleep(time.Millisecond)
 }
 
 // countFromHere forgets what was counted.

@@ -246,7 +246,7 @@ func (f *fileChange) call(call *ast.CallExpr) {
 		for _, arg := range call.Args {
 			switch t := f.info.Types[arg].Type.Underlying().(type) {
 			case *types.Slice:
-				f.wrap("Slice", arg)
+				f.slice(arg)
 			case *types.Map:
 				f.wrap("Map", arg)
 			case *types.Signature:
@@ -266,19 +266,16 @@ func (f *fileChange) builtin(name string, call *ast.CallExpr) {
 	last := call.Args[len(call.Args)-1]
 	switch name {
 	case "append":
-		if call.Ellipsis.IsValid() && f.isA(last, "slice") {
-			f.wrap("Slice", last)
+		if call.Ellipsis.IsValid() {
+			f.slice(last)
 		}
 	case "copy":
-		if f.isA(last, "slice") {
-			f.wrap("Slice", last)
-		}
+		f.slice(last)
 	case "clear":
-		if f.isA(last, "slice") {
-			f.wrap("Slice", last)
-		} else {
+		if _, is := f.info.Types[last].Type.Underlying().(*types.Map); is {
 			f.wrap("Map", last)
 		}
+		f.slice(last)
 	case "close":
 		f.wrap("Closed", last)
 	case "make":
@@ -290,9 +287,12 @@ func (f *fileChange) builtin(name string, call *ast.CallExpr) {
 	}
 }
 
-func (f *fileChange) isA(e ast.Expr, kind string) bool {
-	_, slice := f.info.Types[e].Type.Underlying().(*types.Slice)
-	return slice && kind == "slice"
+// slice wraps e if it is a slice, unless that is text.
+func (f *fileChange) slice(e ast.Expr) {
+	slice, is := f.info.Types[e].Type.Underlying().(*types.Slice)
+	if is && !types.Identical(slice.Elem(), types.Typ[types.Byte]) {
+		f.wrap("Slice", e)
+	}
 }
 
 // calleeOf is the name of what is called, nil if it has none.

@@ -110,15 +110,16 @@ func (w *world) count(what string, of kind, f func()) {
 	w.rows = append(w.rows, row{what, of, steps.Read()})
 }
 
-// each calls f in n goroutines. The first one has come to rest before the others begin.
+// each calls f in n goroutines. The first one comes to rest before the others, and the last one
+// begins after these.
 func (w *world) each(f func(ctx context.Context, i int)) {
 	for i := range w.n {
+		if i == 1 || i == w.n-1 {
+			synctest.Wait()
+		}
 		ctx, end := context.WithCancel(w.waits)
 		w.ends = append(w.ends, end)
 		w.left.Go(func() { f(ctx, i) })
-		if i == 0 {
-			synctest.Wait()
-		}
 	}
 	synctest.Wait()
 }

@@ -1387,6 +1387,17 @@ var mutants = []mutant{
 		},
 	},
 	{
+		name: "a wait that ends counts all that are ahead of it",
+		why:  "Its error is exact then. But each that gives up has the mutex of the Session for as long as there are others, and a crowd that gives up for the square of that.",
+		edits: []edit{{"internal/turn/turn.go", `		if n++; n > few {
+			return min(int(w.number-q.waiters.first.number), q.waiters.length-1)
+		}
+`, `		n++
+`}},
+		killers:    []killer{inBound("locks wait", "the wait of the last ends")},
+		unexplored: "it is right, and slow",
+	},
+	{
 		name: "who leaves from the middle takes the others along",
 		why:  "Its neighbours are linked to each other. But if only one of the two is, those behind it are never reached (rule 12).",
 		edits: []edit{{"internal/list/list.go", `		n.before.after = n.after

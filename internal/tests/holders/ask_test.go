@@ -578,6 +578,7 @@ func TestARequestThatFailsHarmsNoWait(t *testing.T) {
 					require.LessOrEqual(t, later, 3*int(time.Hour/tests.TTL))
 				}
 				require.False(t, tests.IsRecalled(hold))
+				synctest.Wait() // the hooks have run
 				require.Equal(t, 1, strings.Count(log.String(), "holder not asked to give way"))
 				etcd.Intercept(nil)
 				if name != "refused" {
