@@ -19,8 +19,10 @@ func (k *Keys) TenantsLocked(granted *lease.Lease) lease.Tenants {
 }
 
 // SetBackLocked follows the end of an epoch: key names are drawn again, watches begin again, and
-// every place is read before it counts again. The caller has given up the keys that linger.
-func (k *Keys) SetBackLocked() {
+// every place is read before it counts again. The caller has given up the keys that linger. No hold
+// begins until a time, but at keys that were held before.
+func (k *Keys) SetBackLocked(present *etcd.Epoch) (until time.Time) {
+	until = k.delayLocked(present)
 	for n := range k.LinesLocked {
 		for _, slots := range n.slots {
 			slots.Forget()
@@ -37,6 +39,7 @@ func (k *Keys) SetBackLocked() {
 		k.verifying = true
 		k.tasks.Go(k.verify)
 	}
+	return until
 }
 
 // endWatchesLocked ends all views, and the watches of held keys. Waiters and holders that need one
