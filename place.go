@@ -65,14 +65,17 @@ func (p *place) tellsOf(c *claim) bool {
 }
 
 // waitsLocked reports whether p waits for other contenders: they are known to be ahead of it, or may
-// hold since before etcd was set back.
+// hold since before etcd was set back. Then it stays first in its line, until a hold begins.
 func (p *place) waitsLocked() bool {
-	st := p.Ticket.State()
-	if st != ticket.InLine && st != ticket.Held || p.GivenUpLocked() || p.StaleLocked() {
+	switch st := p.Ticket.State(); {
+	case p.GivenUpLocked() || p.StaleLocked():
 		return false
+	case st == ticket.InLine:
+		ahead := !p.Ahead.Clear() && !p.Ahead.Unread()
+		return ahead || p.local.DelayLocked(time.Now()) > 0
+	default:
+		return st == ticket.Held && p.hold == nil
 	}
-	ahead := st == ticket.InLine && !p.Ahead.Clear() && !p.Ahead.Unread()
-	return ahead || p.hold == nil && p.local.DelayLocked(time.Now()) > 0
 }
 
 // contender is p as other contenders see it.

@@ -97,6 +97,12 @@ func New(
 // Epoch is the present epoch: that of the requests that are sent now.
 func (c *Conn) Epoch() *Epoch { return c.present.Load() }
 
+// IsPresent reports whether an epoch is the present one: no Session of the client has noticed that
+// it has ended.
+func (c *Conn) IsPresent(e *Epoch) bool {
+	return c.Epoch() == e && c.history.present.Load() == e.era
+}
+
 // heard judges the header of an answer to a request that was sent in the epoch sent, when the
 // revision sentAt was known (0 if the answer may have an older one). An answer from
 // another cluster, or from before sentAt, begins a new epoch. So does any answer if another Session

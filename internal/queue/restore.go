@@ -135,10 +135,19 @@ func (k *Keys) staleHoldsLocked() map[*Account][]*Place {
 }
 
 // verified reports whether verify is over: everything was read in the present epoch, or the
-// Session is closed.
+// Session is closed. A lease whose holds all have their keys there may be trusted again.
 func (k *Keys) verified(read *etcd.Epoch) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.verifying = k.etcd.Epoch() != read && !k.Leases.ClosedLocked()
-	return !k.verifying
+	if k.verifying {
+		return false
+	}
+	stale := k.staleHoldsLocked()
+	for l, a := range k.accounts {
+		if len(stale[a]) == 0 {
+			l.Read(read)
+		}
+	}
+	return true
 }
