@@ -68,13 +68,15 @@ func (p *place) tellsOf(c *claim) bool {
 // hold since before etcd was set back. Then it stays first in its line, until a hold begins.
 func (p *place) waitsLocked() bool {
 	switch st := p.Ticket.State(); {
-	case p.GivenUpLocked() || p.StaleLocked():
+	case p.GivenUpLocked():
 		return false
-	case st == ticket.InLine:
+	case st == ticket.Held:
+		return p.hold == nil
+	case st != ticket.InLine || p.StaleLocked():
+		return false
+	default:
 		ahead := !p.Ahead.Clear() && !p.Ahead.Unread()
 		return ahead || p.local.DelayLocked(time.Now()) > 0
-	default:
-		return st == ticket.Held && p.hold == nil
 	}
 }
 
