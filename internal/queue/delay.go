@@ -33,8 +33,8 @@ import (
 // Count from the answer, and not from its request: that may have been sent while the etcd of before
 // still confirmed renewals. (TestALockDelayCountsFromTheAnswer.)
 //
-// A hold may begin at once at a key that the Session held before, and has read since: it hands the
-// key on, it lets a read join, or the key lingers. As long as the etcd of before lived, nobody held
+// A hold may begin at once at a key at which the Session has held, and that it has read since: the
+// key is handed on, or lingers, or a read joins. As long as the etcd of before lived, nobody held
 // beside that key who may not hold beside it.
 //
 // What remains. A Session does not notice a set-back if etcd is in the same cluster, and has passed
