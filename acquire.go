@@ -160,7 +160,8 @@ func (a call) bounded(ctx context.Context) (
 
 // enter puts the claims into their local lines, all at once, and takes their places if all own
 // their turns. TryLock gets a LockedError if a line is taken. So do TryRLock and TryAcquire, unless
-// it may be etcd alone that they wait for.
+// it may be etcd alone that they wait for. So does each of them, without a request, if no hold may
+// begin because etcd was set back.
 func (a call) enter(cancel context.CancelCauseFunc) error {
 	m, s := a[0].m, a[0].m.s
 	clientClosed := s.etcd.Closed()
@@ -170,8 +171,15 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 		return failed("lock", m.name, ErrClosed)
 	}
 	for _, c := range a {
-		if n := s.lines[c.m.name]; c.Try && n != nil && n.queue.Owner() != nil && !n.mayAdmitLocked(c) {
+		n := s.lines[c.m.name]
+		if c.Try && n != nil && n.queue.Owner() != nil && !n.mayAdmitLocked(c) {
 			return n.lockedErrorLocked(nil)
+		}
+		if !c.Try {
+			continue
+		}
+		if delay := c.delayOfTryLocked(n); delay > 0 {
+			return lockedBehind(c.m.name, line.None, delay)
 		}
 	}
 	if clientClosed {
@@ -358,13 +366,37 @@ func (a call) retryPut(ctx context.Context, err error, retry *attempt.Backoff) e
 	return nil
 }
 
-// wait waits until no contender is ahead of any place. It returns nil then, and otherwise what
-// place.wait returns.
+// wait waits until no contender is ahead of any place, and the lock delay is over. It returns nil
+// then, and otherwise what place.wait returns.
 func (a call) wait(ctx context.Context) error {
-	if len(a) == 1 {
-		return a[0].wait(ctx)
+	if len(a) > 1 {
+		return a.waitForAll(ctx)
 	}
-	return a.waitForAll(ctx)
+	if err := a[0].wait(ctx); err != nil {
+		return err
+	}
+	delay := a.delay()
+	switch {
+	case delay == 0:
+		return nil
+	case a[0].Try:
+		return queue.ErrTaken
+	default:
+		return a[0].Waiter.StayFirstFor(ctx, &a[0].place.Place, delay)
+	}
+}
+
+// delay is for how long no hold of a may begin, because etcd was set back.
+func (a call) delay() (delay time.Duration) {
+	s := a[0].m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range a {
+		if c.place.hold == nil { // else it was handed off
+			delay = max(delay, c.local.DelayLocked(time.Now()))
+		}
+	}
+	return delay
 }
 
 // wait waits until no contender is ahead of c's place.
@@ -446,7 +478,8 @@ func (a call) taken() (locked *LockedError, goes <-chan struct{}) {
 	if orphan {
 		return nil, nil
 	}
-	return lockedBehind(first.m.name, first.place.Ahead), goes
+	delay := first.local.DelayLocked(time.Now())
+	return lockedBehind(first.m.name, first.place.Ahead, delay), goes
 }
 
 // isRemoved waits until goes is closed, and reports whether it is. A nil one never is.

@@ -103,15 +103,30 @@ func (c *claim) wayInLocked() wayIn {
 	switch p := n.queue.Lingering(); {
 	case beside && c.Kind == line.Permit:
 		return steps
-	case beside:
+	case beside && n.queue.Owner().place.checkCanBeginLocked(c, time.Now()) == nil:
 		return joins
 	case n.queue.Owner() != nil:
 		return waits
-	case p != nil && c.exclusive() && !c.together && p.tellsOf(c) && p.LastsLocked():
+	case p != nil && c.exclusive() && !c.together && p.tellsOf(c) && p.LastsLocked() &&
+		p.checkCanBeginLocked(c, time.Now()) == nil:
 		return takesOver
 	default:
 		return owns
 	}
+}
+
+// delayOfTryLocked is for how long c, which comes and only tries, would have to wait because etcd was
+// set back, as far as that is known: nothing if it may get a hold at a key that was held before. n
+// is its line, nil if there is none.
+func (c *claim) delayOfTryLocked(n *localLine) time.Duration {
+	if n == nil {
+		return c.m.s.keys.DelayLocked(time.Now())
+	}
+	c.local = n
+	if c.reads() && n.queue.Owner() != nil || c.wayInLocked() == takesOver {
+		return 0
+	}
+	return n.DelayLocked(time.Now())
 }
 
 // enterLocked brings c into its line by a way. cancel ends its wait, unless it has none.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/lease"
@@ -113,7 +114,8 @@ type LockedError struct {
 	// eight. A reader does not wait for other readers.
 	Ahead int
 
-	lost int64 // the token of the lost hold, 0 if the call does not wait for an Unlock
+	lost  int64         // the token of the lost hold, 0 if the call does not wait for an Unlock
+	delay time.Duration // for how long no hold begins, because etcd was set back
 }
 
 func (e *LockedError) Error() string {
@@ -129,23 +131,41 @@ func (e *LockedError) LogValue() slog.Value {
 	attrs := []slog.Attr{
 		slog.String("error", e.Error()), slog.String("name", e.Name), slog.Int("ahead", e.Ahead),
 	}
-	if e.lost != 0 {
-		return slog.GroupValue(append(attrs, slog.Int64("lost", e.lost))...)
+	if e.delay > 0 {
+		attrs = append(attrs, slog.Duration("delay", e.delay))
 	}
-	return slog.GroupValue(append(attrs, slog.Any("holder", e.Holder))...)
+	switch {
+	case e.lost != 0:
+		attrs = append(attrs, slog.Int64("lost", e.lost))
+	case e.Ahead > 0 || e.delay == 0:
+		attrs = append(attrs, slog.Any("holder", e.Holder))
+	}
+	return slog.GroupValue(attrs...)
 }
 
 // awaits is what the call waits for, or would have to wait for.
 func (e *LockedError) awaits() string {
-	if e.lost != 0 {
-		return fmt.Sprintf("waits for the Unlock of a hold lost here (token %d)", e.lost)
+	var waits []string
+	switch {
+	case e.lost != 0:
+		waits = append(waits,
+			fmt.Sprintf("waits for the Unlock of a hold lost here (token %d)", e.lost))
+	case e.Ahead > 0 || e.delay == 0:
+		waits = append(waits, "held by "+e.Holder.label())
 	}
-	return "held by " + e.Holder.label()
+	if e.delay > 0 {
+		waits = append(waits, fmt.Sprintf("etcd was set back, and a hold from before may last for %v",
+			e.delay.Round(time.Millisecond)))
+	}
+	return strings.Join(waits, "; ")
 }
 
-// lockedBehind is the LockedError of a call that is behind the contenders ahead in etcd's line.
-func lockedBehind(name string, ahead line.Ahead) *LockedError {
-	return &LockedError{Name: name, Holder: holderOf(name, ahead), Ahead: ahead.Count()}
+// lockedBehind is the LockedError of a call that is behind the contenders ahead in etcd's line, in
+// which no hold begins for a delay.
+func lockedBehind(name string, ahead line.Ahead, delay time.Duration) *LockedError {
+	return &LockedError{
+		Name: name, Holder: holderOf(name, ahead), Ahead: ahead.Count(), delay: delay,
+	}
 }
 
 // Unwrap makes errors.Is(e, ErrLocked) true.

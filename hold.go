@@ -101,7 +101,8 @@ func (h *hold) becomesLocked(next holdState, why error) {
 }
 
 // checkCanBeginLocked returns an error if no hold of c can begin at p now: queue.ErrAnew if the
-// place is lost (a hold never begins after its end), errSetBack if the line must be read first.
+// place is lost (a hold never begins after its end), errSetBack if the line must be read first, or
+// the lock delay is not over (delay.go of internal/queue). All ways to a hold ask it.
 func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 	if c.m.s.leases.ClosedLocked() || c.m.closed {
 		return ErrClosed
@@ -110,7 +111,7 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 	if p.Lease.HasEndedLocked() || p.Ticket.Lost() {
 		return queue.ErrAnew
 	}
-	if p.StaleLocked() {
+	if p.StaleLocked() || p.hold == nil && p.local.DelayLocked(now) > 0 {
 		return errSetBack
 	}
 	return nil

@@ -38,6 +38,7 @@ func lineAtLocked(s *session, name string) *localLine {
 	for range min(2, max(0, s.inOrder.Len()-keptLines)) {
 		n, _ := s.inOrder.First()
 		if n.queue.State() == turn.Free && n.IdleLocked() {
+			n.ForgetLocked()
 			delete(s.lines, n.Name)
 			n.swept.Remove()
 		} else {
@@ -75,7 +76,10 @@ func (n *localLine) PlaceLocked() *queue.Place {
 // is nil. The queue has an owner.
 func (n *localLine) lockedErrorLocked(w *turn.Waiter[*claim]) *LockedError {
 	ahead, inEtcd, lost := n.inWayLocked(w)
-	return &LockedError{Name: n.Name, Ahead: ahead, Holder: n.holderLocked(inEtcd), lost: lost}
+	return &LockedError{
+		Name: n.Name, Ahead: ahead, Holder: n.holderLocked(inEtcd), lost: lost,
+		delay: n.DelayLocked(time.Now()),
+	}
 }
 
 // holderLocked is the first contender in etcd that the owner waits for, or the own Session's if the
@@ -130,12 +134,13 @@ func (n *localLine) firstLocked() *claim {
 }
 
 // aheadLocked is the LockedError of the owner of n, which has no place in etcd's line.
-// It knows what the owner before it has seen there.
+// It knows what the owner before it has seen there. It is nil if nothing is known to be in the way.
 func (n *localLine) aheadLocked() *LockedError {
-	if n.ahead.Count() == 0 {
+	delay := n.DelayLocked(time.Now())
+	if n.ahead.Count() == 0 && delay == 0 {
 		return nil
 	}
-	return lockedBehind(n.Name, n.ahead)
+	return lockedBehind(n.Name, n.ahead, delay)
 }
 
 // nextLocked chooses the next waiter, and takes a place for it if there is a lease. The owner's

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/etcdlock/etcdlock/internal/queue"
 )
 
 // maxNames is the most names of a LockAll. Its put has three operations for each, and etcd allows
@@ -65,7 +67,8 @@ func checkNames(names []string) error {
 	return nil
 }
 
-// waitForAll waits until no contender is ahead of any place: all are first at the same time.
+// waitForAll waits until no contender is ahead of any place: all are first at the same time. Then
+// it waits until the lock delay is over.
 func (a call) waitForAll(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -85,6 +88,18 @@ func (a call) waitForAll(ctx context.Context) error {
 		})
 	}
 	all.Wait()
+	switch delay := a.delay(); {
+	case delay == 0 || ctx.Err() != nil:
+	case a[0].Try:
+		cancel(queue.ErrTaken)
+	default:
+		over := time.NewTimer(delay)
+		defer over.Stop()
+		select {
+		case <-over.C:
+		case <-ctx.Done():
+		}
+	}
 	close(first)
 	waits.Wait()
 	return context.Cause(ctx)

@@ -40,7 +40,7 @@ func newPlaceLocked(c *claim, k *queue.Account) *place {
 }
 
 // value is the value of p's key, which is put now.
-func (p *place) value() string { return p.m.cfg.value(p.Ticket.Kind) }
+func (p *place) value() string { return p.m.cfg.value(p.Ticket.Kind, p.Lease.TTL) }
 
 // kept is the value of p's key where that stays from now on though its hold has ended here, until
 // a time: with the info that SetInfo has set, if it was called.
@@ -64,10 +64,20 @@ func (p *place) tellsOf(c *claim) bool {
 	return !changed && p.m.cfg.texts[p.Ticket.Kind] == c.m.cfg.texts[c.Kind]
 }
 
-// waitsLocked reports whether other contenders are known to be ahead of p.
+// waitsLocked reports whether p waits for other contenders: they are known to be ahead of it, or may
+// hold since before etcd was set back. Then it stays first in its line, until a hold begins.
 func (p *place) waitsLocked() bool {
-	return p.Ticket.State() == ticket.InLine && !p.GivenUpLocked() && !p.StaleLocked() &&
-		!p.Ahead.Clear() && !p.Ahead.Unread()
+	switch st := p.Ticket.State(); {
+	case p.GivenUpLocked():
+		return false
+	case st == ticket.Held:
+		return p.hold == nil
+	case st != ticket.InLine || p.StaleLocked():
+		return false
+	default:
+		ahead := !p.Ahead.Clear() && !p.Ahead.Unread()
+		return ahead || p.local.DelayLocked(time.Now()) > 0
+	}
 }
 
 // contender is p as other contenders see it.

@@ -30,14 +30,14 @@ func (l *listener) SetBackLocked(ended, present *etcd.Epoch) {
 		n.GiveWayLocked()
 		n.MarkLocked()
 	}
-	s.keys.SetBackLocked()
+	until := s.keys.SetBackLocked(present)
 	known, revision := ended.Revision(), present.Began
 	if now := time.Now(); now.Sub(s.backLogged) >= setBackLogEvery {
 		s.backLogged = now
 		s.log(slog.LevelWarn, "etcd was set back", "revision", revision, "known", known,
-			"cluster", present.Cluster(), "before", ended.Cluster())
+			"cluster", present.Cluster(), "before", ended.Cluster(), "delay", until.Sub(now))
 	}
-	report(&s.hooks, s.cfg.trace.SetBack, context.Background(), SetBackEvent{known, revision})
+	report(&s.hooks, s.cfg.trace.SetBack, context.Background(), SetBackEvent{known, revision, until})
 }
 
 // StreamSilent is as in etcd.Listener.

@@ -186,6 +186,10 @@ type UnavailableEvent struct {
 // A SetBackEvent is an etcd whose history has changed.
 type SetBackEvent struct {
 	Known, Revision int64 // the highest revision before, and that of now
+
+	// Until is by when each hold from before must have ended. No new hold begins before that in the
+	// Session, but earlier of names whose contenders had shorter TTLs.
+	Until time.Time
 }
 
 // A CleanupPendingEvent is a key that is being removed.

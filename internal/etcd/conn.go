@@ -51,6 +51,7 @@ type Conn struct {
 	// Set once, then only read.
 	client   *clientv3.Client
 	leases   pb.LeaseClient // for what clientv3.Lease cannot ask; nil without a connection
+	history  *history       // the client's
 	listener Listener
 	ctx      context.Context // of all goroutines
 	tasks    *guard.Group
@@ -82,13 +83,14 @@ func New(
 	c := &Conn{
 		Caller:   attempt.NewCaller(ctx, client, ttl, tasks.Go, listener.Unavailable),
 		client:   client,
+		history:  historyOf(client),
 		listener: listener,
 		ctx:      ctx,
 		tasks:    tasks,
 		stream:   streamOf(client),
 		mu:       mu,
 	}
-	c.present.Store(&Epoch{})
+	c.present.Store(c.history.epoch())
 	c.mostKeys.Store(manyKeys)
 	if client.ActiveConnection() != nil {
 		c.leases = clientv3.RetryLeaseClient(client)
@@ -99,25 +101,35 @@ func New(
 // Epoch is the present epoch: that of the requests that are sent now.
 func (c *Conn) Epoch() *Epoch { return c.present.Load() }
 
+// IsPresent reports whether an epoch is the present one: no Session of the client has noticed that
+// it has ended.
+func (c *Conn) IsPresent(e *Epoch) bool {
+	return c.Epoch() == e && c.history.present.Load() == e.era
+}
+
 // heard judges the header of an answer to a request that was sent in the epoch sent, when the
 // revision sentAt was known (0 if the answer may have an older one). An answer from
-// another cluster, or from before sentAt, begins a new epoch.
+// another cluster, or from before sentAt, begins a new epoch. So does any answer if another Session
+// of the client has had such an answer.
 func (c *Conn) heard(h *pb.ResponseHeader, sent *Epoch, sentAt int64) {
 	if c.isSetBack(h, sent, sentAt) {
-		c.setBack(sent, beginAt(h))
+		c.setBack(sent)
 	}
 }
 
 // isSetBack is heard, but for the end of the epoch: it reports whether that has to follow.
 func (c *Conn) isSetBack(h *pb.ResponseHeader, sent *Epoch, sentAt int64) bool {
-	switch {
-	case c.Epoch() != sent: // it says nothing about the present one
-	case !sent.isOf(h.GetClusterId()) || h.GetRevision() < sentAt:
-		return true
-	default:
-		raise(&sent.revision, h.GetRevision())
-		raise(&sent.term, h.GetRaftTerm())
+	if c.Epoch() != sent {
+		return false // it says nothing about the present one
 	}
+	if !sent.isOf(h.GetClusterId()) || h.GetRevision() < sentAt {
+		c.history.begin(sent.era, h)
+	}
+	if c.history.present.Load() != sent.era {
+		return true
+	}
+	sent.reach(h.GetRevision())
+	raise(&sent.term, h.GetRaftTerm())
 	return false
 }
 
@@ -137,17 +149,17 @@ func (c *Conn) heardNow(h *pb.ResponseHeader, sent sending) {
 // the same critical section what it has from the one that has ended: views, names of keys, keys
 // that linger. (Do not swap the epoch first and tell then. A place that is put between the two
 // counts as one of the present epoch, and meets a view of the one before.)
-func (c *Conn) setBack(ended, present *Epoch) {
+func (c *Conn) setBack(ended *Epoch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.present.CompareAndSwap(ended, present) {
+	if present := c.history.epoch(); c.present.CompareAndSwap(ended, present) {
 		c.stream.moved()
 		c.listener.SetBackLocked(ended, present)
 	}
 }
 
 // Reached notes that an event of a watch, which was begun in the present epoch, had a revision.
-func (c *Conn) Reached(revision int64) { raise(&c.Epoch().revision, revision) }
+func (c *Conn) Reached(revision int64) { c.Epoch().reach(revision) }
 
 // Ask asks once. The answer is linearizable unless r is of the past.
 func (c *Conn) Ask(ctx context.Context, r Request) (Reading, error) {
@@ -428,7 +440,7 @@ func (c *Conn) Renewed(
 ) (known uint64, setBack func()) {
 	known = sent.term.Load()
 	if c.isSetBack(resp.Header, sent, 0) {
-		return 0, func() { c.setBack(sent, beginAt(resp.Header)) }
+		return 0, func() { c.setBack(sent) }
 	}
 	if c.Epoch() != sent {
 		known = 0

@@ -18,6 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
@@ -43,9 +44,16 @@ func (s *servers) save(tr *trial) (path string) {
 // addresses, so the cluster keeps its id.
 func (s *servers) goBack(tr *trial, path string, bump uint64) {
 	tr.Helper()
+	s.goBackAfter(tr, 0, path, bump)
+}
+
+// goBackAfter is goBack, with etcd away for a while.
+func (s *servers) goBackAfter(tr *trial, away time.Duration, path string, bump uint64) {
+	tr.Helper()
 	for i := range s.members {
 		s.kill(i)
 	}
+	time.Sleep(away)
 	for i, m := range s.members {
 		dir := m.flag("--data-dir")
 		require.NoError(tr, os.RemoveAll(dir))
@@ -199,6 +207,113 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 			})
 		}
 	}
+}
+
+// S30, of those who wait. Who has lived through a set-back gets in only once the holder of before
+// knows that its hold is over, or its trust has ended: the holder may learn of the set-back later.
+//
+//	a holds, b waits, or tries again and again | etcd is killed, wiped or restored, and away for
+//	0.1 to 3 s; a reaches it as b does, or not any more | a is told, or its lease is not renewed |
+//	b gets in
+func TestS30WhoHasLivedThroughASetBackLeavesTheHolderItsTime(t *testing.T) {
+	t.Parallel()
+	const rounds, soon = 20, 5 * time.Second
+	type world struct {
+		name          string
+		leases        bool          // the snapshot has the leases, and not the keys
+		wiped         bool          // there is no snapshot
+		cut           bool          // the holder does not reach etcd any more
+		holder, other time.Duration // their TTLs
+	}
+	worlds := []world{
+		{name: "wiped", wiped: true, holder: 2 * ttl, other: 2 * ttl},
+		{name: "restored from a snapshot before the leases", holder: 2 * ttl, other: 2 * ttl},
+		{name: "restored from a snapshot between the leases and the keys", leases: true,
+			holder: 2 * ttl, other: 2 * ttl},
+		{name: "wiped, the holder cut off", wiped: true, cut: true, holder: 2 * ttl, other: 2 * ttl},
+		{name: "wiped, the holder cut off with a longer TTL", wiped: true, cut: true,
+			holder: 4 * ttl, other: ttl},
+	}
+	uses := []struct {
+		holds, waits use
+		verb         string
+	}{
+		{exclusive, exclusive, "Lock"}, {exclusive, exclusive, "TryLock"},
+		{reading, writing, "Lock"}, {writing, reading, "Lock"},
+		{allOfThem, allOfThem, "Lock"},
+	}
+	for _, w := range worlds {
+		for _, u := range uses {
+			name := fmt.Sprintf("%s; %s, then %s by %s", w.name, u.holds, u.waits, u.verb)
+			t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+				prove(t, row{
+					id: "S30", name: name, quick: 1, full: min(rounds, *trials), lanes: 2, noPeer: true,
+					fault: "etcd set back, and away for 0.1 to 3 s: " + name,
+					must:  "0 overlaps; the next in <= the longer TTL + 5 s after etcd is back",
+				}, func(tr *trial) {
+					s := startServers(tr, 1)
+					proxy := etcdtest.NewProxy(tr, s.endpoints()[0])
+					saved := ""
+					if !w.wiped && !w.leases {
+						saved = s.save(tr)
+					}
+					through := func(cfg *clientv3.Config) { cfg.Endpoints = []string{proxy.Addr()} }
+					a := tr.partyOfFor(u.holds, "a", s.client(tr, through), w.holder)
+					b := tr.partyOfFor(u.waits, "b", s.client(tr), w.other)
+					a.mends(proxy.Heal)
+					a.getsALease()
+					b.getsALease()
+					if w.leases {
+						saved = s.save(tr)
+					}
+					a.locks()
+					var next *wait
+					if u.verb == "Lock" {
+						next = b.starts(context.Background())
+						tr.lineIs(s.client(tr), 2)
+					}
+					tr.phase(w.holder)
+					tr.forgets()
+					if w.cut {
+						proxy.Refuse()
+						proxy.Reset()
+					}
+					away := 100*time.Millisecond + 2900*time.Millisecond*time.Duration(tr.i*7%tr.n)/time.Duration(tr.n)
+					s.goBackAfter(tr, away, saved, 0)
+					served := now()
+					if next == nil {
+						next = b.triesUntilIn()
+					}
+					next.getsIn(patience)
+					took := next.at - served
+					tr.figures.longest("time until the next got in", took)
+					tr.must(took <= w.holder+soon, "b got in %v after etcd was back", took)
+					a.loses(patience)
+					tr.must(side.Ours.Lost(a.releases(patience)), "a is not told of its loss")
+					b.unlocks()
+				})
+			})
+		}
+	}
+}
+
+// triesUntilIn begins to try again and again, until TryLock says nil or the trial ends.
+func (p *party) triesUntilIn() *wait {
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &wait{p: p, started: now(), done: make(chan struct{}), cancel: cancel}
+	go func() { // ends with the trial
+		defer close(w.done)
+		for {
+			w.err = p.tries(ctx, "TryLock")
+			w.at = now()
+			if w.err == nil || ctx.Err() != nil {
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}()
+	p.tr.Cleanup(func() { cancel(); <-w.done })
+	return w
 }
 
 // first waits until one more of the waiters has got in, and removes it from waiting.

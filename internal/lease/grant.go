@@ -118,6 +118,7 @@ func (p *Pool) newLease(ctx context.Context) error {
 		pool:  p,
 		wake:  make(chan struct{}, 1),
 		dead:  make(chan struct{}),
+		read:  p.etcd.Epoch(), // no hold is on it
 	}
 	l.live, l.bury = context.WithCancel(p.ctx)
 	l.plan = l.trust.Schedule()

@@ -30,6 +30,7 @@ var (
 	errGrantTooLate = errors.New(
 		"the granted lease was over before it could be used: safety margin too large, or etcd too slow")
 	errDeposed = errors.New("renewed by a member that does not lead any more, it seems")
+	errUnread  = errors.New("etcd was set back, and the keys of the holds are yet to be read")
 )
 
 // A Lease is one etcd lease and what is known about it. It may be used as long as its trust
@@ -57,6 +58,7 @@ type Lease struct {
 	over    error        // why the trust has ended, nil while it goes on
 	refusal error        // of renewals since the last good one, nil if there was none
 	inTime  bool         // etcd has answered a renewal, or a put in the time of an attempt
+	read    *etcd.Epoch  // the latest one in which the keys of all holds on it were there
 	renewed struct {     // what was known when the last renewal was confirmed
 		epoch    *etcd.Epoch
 		revision int64
@@ -233,6 +235,23 @@ func (l *Lease) trusts(change func(t *trust.Trust)) {
 		}
 	}
 	p.doubts.Add(int64(l.trust.Doubts() - doubts))
+}
+
+// Read notes that the keys of all holds on l were there in an epoch, or have ended.
+//
+// Invariant: after a set-back no renewal extends the trust in a lease before that. An etcd that was
+// restored may know the lease, and not the keys: it confirms the renewals of a hold that others do
+// not see. So such a hold ends by the renewals of before. Others rely on that: see the lock delay in
+// internal/queue. (TestRenewalsAfterASetBackGiveNoTrustBeforeTheKeysWereRead.)
+func (l *Lease) Read(in *etcd.Epoch) {
+	l.pool.safety.Lock()
+	defer l.pool.safety.Unlock()
+	l.read = in
+}
+
+// isReadSafe reports whether a renewal that was sent in an epoch may extend the trust in l.
+func (l *Lease) isReadSafe(sent *etcd.Epoch) bool {
+	return l.read == sent && l.pool.etcd.IsPresent(sent)
 }
 
 // RetireLocked keeps new places off the lease: a request with it may still be under way. The lease

@@ -92,12 +92,14 @@ func (p *Pool) Proved(sent time.Time, of *etcd.Epoch, term uint64) {
 	if p.doubts.Load() == 0 {
 		return // the usual case needs no lock
 	}
-	var present any // in no epoch, if the present one began since
-	if of == p.etcd.Epoch() {
-		present = of
-	}
 	for _, l := range p.all() {
-		l.trusts(func(t *trust.Trust) { t.Proved(sent, present, term) })
+		l.trusts(func(t *trust.Trust) {
+			var present any // in no epoch, if the present one began since
+			if l.isReadSafe(of) {
+				present = of
+			}
+			t.Proved(sent, present, term)
+		})
 	}
 }
 

@@ -256,6 +256,7 @@ func (k *keeper) renew(r keepalive.Renewal) {
 	defer cancel()
 	unreachable := p.etcd.CancelWhenUnreachable(bounded, cancel)
 	epoch := p.etcd.Epoch()
+	revision := epoch.Revision()
 	r.Where = p.etcd.Where(epoch)
 	var sent *trust.Attempt
 	k.trusts(func(t *trust.Trust) { sent = t.Sends(started, epoch) })
@@ -273,7 +274,7 @@ func (k *keeper) renew(r keepalive.Renewal) {
 	}
 	if err == nil {
 		p.etcd.Alive()
-		if k.confirmed(sent, epoch, resp) {
+		if k.confirmed(sent, epoch, revision, resp) {
 			err = k.ask(sent)
 		}
 	}
@@ -287,9 +288,11 @@ func (k *keeper) renew(r keepalive.Renewal) {
 }
 
 // confirmed extends the trust by a renewal that etcd has confirmed, as far as that answer is worth.
-// It reports whether a read has to find out more.
+// It reports whether a read has to find out more. revision is the one that was known as the
+// renewal was sent, in an epoch: if the answer has a lower one, the member is behind, or etcd was set
+// back.
 func (l *Lease) confirmed(
-	sent *trust.Attempt, epoch *etcd.Epoch, resp *pb.LeaseKeepAliveResponse,
+	sent *trust.Attempt, epoch *etcd.Epoch, revision int64, resp *pb.LeaseKeepAliveResponse,
 ) (ask bool) {
 	known, setBack := l.pool.etcd.Renewed(resp, epoch)
 	l.trusts(func(t *trust.Trust) {
@@ -298,7 +301,8 @@ func (l *Lease) confirmed(
 		l.comparedSafe(epoch, resp.Header.GetRevision())
 		ask = t.Answered(time.Now(), sent, trust.Confirmation{
 			Member: resp.Header.GetMemberId(), Term: resp.Header.GetRaftTerm(),
-			TTL: time.Duration(resp.TTL) * time.Second,
+			TTL:      time.Duration(resp.TTL) * time.Second,
+			Doubtful: !l.isReadSafe(epoch) || resp.Header.GetRevision() < revision,
 		}, known)
 	})
 	setBack() // last: it waits for the Session's mutex
@@ -329,9 +333,11 @@ func (k *keeper) ask(sent *trust.Attempt) error {
 	// soon as a renewal.
 	retry := attempt.Backoff{Policy: attempt.Urgent, Most: k.plan.Soon()}
 	_, err := p.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
-	open := false
-	k.trusts(func(*trust.Trust) { open = sent.Open() })
+	open, unread := false, false
+	k.trusts(func(*trust.Trust) { open, unread = sent.Open(), !k.isReadSafe(p.etcd.Epoch()) })
 	switch {
+	case err == nil && open && unread:
+		return errUnread
 	case err == nil && open:
 		return errDeposed
 	case k.AtRisk(time.Now()):

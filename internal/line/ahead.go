@@ -2,6 +2,7 @@ package line
 
 import (
 	"slices"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -29,8 +30,13 @@ type Ahead struct {
 	// Beside has the predecessors of a permit, if the permit may hold beside all of them. Last
 	// is empty then.
 	Beside Line
-	Unlike Line  // some of those that count on another limit, one for each of these
-	own    Shape // of the place, if it is a permit
+	Unlike Line // some of those that count on another limit, one for each of these
+
+	// Longest is the longest TTL of the contenders that were read, and at least UntoldTTL if there may
+	// be others.
+	Longest time.Duration
+
+	own Shape // of the place, if it is a permit
 
 	// Some says that Last has one predecessor of the place, but perhaps not the nearest. That
 	// one is enough to wait for: once it is gone the place reads the line.
@@ -49,7 +55,7 @@ var None = Ahead{Whole: true}
 // exclusive by chance.)
 func Before(name string, own Entry, newest ...*pb.RangeResponse) Ahead {
 	contenders, a, read := merge(name, newest)
-	a.Last = contenders.Blocking(own)
+	a.Last, a.Longest = contenders.Blocking(own), longestOf(contenders, newest)
 	a.permits(contenders, own)
 	a.Whole = true
 	for i, r := range newest {
@@ -107,6 +113,17 @@ func (a Ahead) Awaited() Line {
 	return a.Last
 }
 
+// longestOf is the Longest of contenders, which ranges have read.
+func longestOf(contenders Line, ranges []*pb.RangeResponse) time.Duration {
+	longest := contenders.Longest()
+	for _, r := range ranges {
+		if r == nil || r.More {
+			longest = max(longest, UntoldTTL)
+		}
+	}
+	return longest
+}
+
 // merge returns the contenders that the ranges have read, and how many keys they have read
 // and counted.
 func merge(name string, ranges []*pb.RangeResponse) (l Line, a Ahead, read int) {
@@ -132,6 +149,7 @@ func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int)
 	blocking := contenders.Blocking(own)
 	past := func(kv *mvccpb.KeyValue) bool { return own.Rev != 0 && kv.GetCreateRevision() >= own.Rev }
 	a.About = a.Keys - (read - len(contenders))
+	a.Longest = longestOf(contenders, oldest)
 	whole := true
 	for _, r := range oldest {
 		whole = whole && r != nil && (!r.More || past(r.Kvs[len(r.Kvs)-1]))
@@ -169,6 +187,7 @@ func Nearest(name string, newest *pb.RangeResponse) Ahead {
 		}
 	}
 	a.Last.sort()
+	a.Longest = a.Last.Longest() // none of them tells it
 	a.About = a.Keys - (len(kvs) - len(a.Last))
 	a.Whole = newest != nil && !newest.More && len(a.Last) == 0
 	return a
@@ -179,7 +198,7 @@ func Nearest(name string, newest *pb.RangeResponse) Ahead {
 // key stands in no line.
 func Behind(name string, read *pb.RangeResponse, keys int64) Ahead {
 	a := Ahead{Last: Of(name, read.GetKvs()), About: int(keys), Keys: int(keys)}
-	a.Some = len(a.Last) > 0
+	a.Some, a.Longest = len(a.Last) > 0, max(a.Last.Longest(), UntoldTTL)
 	return a
 }
 

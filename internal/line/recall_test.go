@@ -24,7 +24,7 @@ func TestARecallIsPutIntoAValue(t *testing.T) {
 	text, err := line.NewText(line.Value{Owner: "<api>", Host: "h", PID: 1, Recallable: true},
 		line.Read)
 	require.NoError(t, err)
-	value := text.Since(time.Now())
+	value := text.Since(time.Now(), 15*time.Second)
 	require.True(t, entryWith(value).Value().Recallable)
 	value = strings.TrimSuffix(value, "}") + `,"future":{"a":[1,2.50]},"recall":{"id":"earlier"}}`
 	for _, r := range []line.Recall{
@@ -56,7 +56,7 @@ func TestAnInfoIsPutIntoAValue(t *testing.T) {
 	text, err := line.NewText(line.Value{Owner: "<api>", Host: "h", PID: 1, Info: "starts",
 		Recallable: true}, line.Read)
 	require.NoError(t, err)
-	value, err := entryWith(strings.TrimSuffix(text.Since(time.Now()), "}") +
+	value, err := entryWith(strings.TrimSuffix(text.Since(time.Now(), 15*time.Second), "}") +
 		`,"future":{"a":[1,2.50]}}`).
 		Recalled(line.Recall{ID: "x", By: "op", Grace: time.Second})
 	require.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -29,6 +30,7 @@ type Value struct {
 	Info       string `json:"info,omitempty"`
 	Recallable bool   `json:"recallable,omitempty"` // its holder heeds a Recall
 
+	TTL   int64     `json:"ttl,omitempty"`  // of its lease, in seconds; see Entry.TTL
 	Until time.Time `json:"until,omitzero"` // of a key that outlasts its hold
 	Since time.Time `json:"since"`          // the last one
 }
@@ -42,11 +44,11 @@ func (e Entry) Value() Value {
 	return v
 }
 
-// A Text is the value of a key without the time, which stands at its end: the part that
+// A Text is the value of a key without the time and the TTL, which stand at its end: the part that
 // does not change from one key of a contender to the next.
 type Text string
 
-// NewText is the Text for a contender of a kind, with all of v but its mode and its time.
+// NewText is the Text for a contender of a kind, with all of v but its mode, its time and its TTL.
 func NewText(v Value, k Kind) (Text, error) {
 	if k != Exclusive {
 		v.Mode = k.String()
@@ -55,24 +57,86 @@ func NewText(v Value, k Kind) (Text, error) {
 	return Text(strings.TrimSuffix(string(text), `"0001-01-01T00:00:00Z"}`)), err
 }
 
-// Since is the value of a key that is put at a time.
-func (t Text) Since(at time.Time) string {
-	quoted := make([]byte, 0, len(`"`+time.RFC3339Nano+`"}`))
-	quoted = at.UTC().AppendFormat(append(quoted, '"'), time.RFC3339Nano)
-	quoted = append(quoted, `"}`...)
-	var value strings.Builder
-	value.Grow(len(t) + len(quoted))
-	value.WriteString(string(t))
-	value.Write(quoted)
-	return value.String()
+// Since is the value of a key that is put at a time, with a lease of a TTL.
+func (t Text) Since(at time.Time, ttl time.Duration) string {
+	last := make([]byte, 0, len(`"`+time.RFC3339Nano+`"`+ttlField+`9000000000}`))
+	last = appendTime(last, at)
+	last = append(append(last, ','), ttlField...)
+	last = strconv.AppendInt(last, int64(ttl/time.Second), 10)
+	return t.with(append(last, '}'))
 }
 
 // Kept is the value of a key that was put at a time and stays until another, though its hold has
-// ended.
+// ended. It tells no TTL: see Entry.TTL.
 func (t Text) Kept(since, until time.Time) string {
-	more := until.UTC().AppendFormat([]byte(`,"until":"`), time.RFC3339Nano)
-	more = append(more, '"')
-	return strings.TrimSuffix(t.Since(since), "}") + string(more) + "}"
+	last := append(appendTime(nil, since), ","+untilField...)
+	return t.with(append(appendTime(last, until), '}'))
+}
+
+// with is the value that ends with last.
+func (t Text) with(last []byte) string {
+	var value strings.Builder
+	value.Grow(len(t) + len(last))
+	value.WriteString(string(t))
+	value.Write(last)
+	return value.String()
+}
+
+// appendTime appends a time to b, as JSON.
+func appendTime(b []byte, at time.Time) []byte {
+	return append(at.UTC().AppendFormat(append(b, '"'), time.RFC3339Nano), '"')
+}
+
+// UntoldTTL stands for the TTL of a contender that does not tell it, or whose value was not read: it
+// is the default of a concurrency.Session. Of a crowd only the keys are read, and of most of a long
+// line nothing.
+const UntoldTTL = time.Minute
+
+// Longest is e's TTL, as far as is known.
+func (e Entry) Longest() time.Duration {
+	if ttl, ok := e.TTL(); ok {
+		return ttl
+	}
+	return UntoldTTL
+}
+
+// Longest is the longest TTL of the contenders in line, as far as is known.
+func (l Line) Longest() (ttl time.Duration) {
+	for _, e := range l {
+		ttl = max(ttl, e.Longest())
+	}
+	return ttl
+}
+
+// The fields that Entry.TTL looks for. In a value that is JSON nothing else looks like them: in a
+// string, a quotation mark has a backslash before it.
+const (
+	ttlField   = `"ttl":`
+	untilField = `"until":`
+)
+
+// maxTTL is the longest TTL that etcd grants, in seconds.
+const maxTTL = 9_000_000_000
+
+// TTL is the TTL of e's lease, as e's value tells it. A hold at e is over at the latest that long
+// after its holder last heard from etcd. It is 0 for a key that stays though its hold has ended: no
+// hold is left. ok is false if the value does not tell: it was not read, or it is not ours.
+//
+// It is asked of each key that is read, and so it does not parse the value.
+func (e Entry) TTL() (ttl time.Duration, ok bool) {
+	if bytes.Contains(e.value, []byte(untilField)) {
+		return 0, true
+	}
+	_, rest, ok := bytes.Cut(e.value, []byte(ttlField))
+	digits := bytes.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' })
+	if !ok || digits < 0 || rest[digits] != ',' && rest[digits] != '}' {
+		return 0, false
+	}
+	seconds, err := strconv.ParseInt(string(rest[:digits]), 10, 64)
+	if err != nil || seconds < 1 || seconds > maxTTL {
+		return 0, false
+	}
+	return time.Duration(seconds) * time.Second, true
 }
 
 // Stored is the value as it was read.

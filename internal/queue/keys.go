@@ -57,16 +57,24 @@ type Keys struct {
 	accounts    map[*lease.Lease]*Account
 	verifying   bool  // holds of an earlier epoch are being read
 	leftoverErr error // why a lease could not be revoked, or a key removed
+
+	// Of the lock delay of the lines that are not among the Lines; see delay.go.
+	longest time.Duration
+	until   time.Time
 }
 
 // New returns the Keys of a Session, which has a mutex, and goroutines that end with ctx.
 func New(
 	ctx context.Context, conn *etcd.Conn, mu *guard.Mutex, tasks *guard.Group, config Config,
 ) *Keys {
-	return &Keys{
+	k := &Keys{
 		ctx: ctx, etcd: conn, mu: mu, tasks: tasks, Config: config,
 		accounts: make(map[*lease.Lease]*Account),
 	}
+	if at := conn.Epoch().Noticed; !at.IsZero() {
+		k.until = at.Add(config.TTL)
+	}
+	return k
 }
 
 // AccountLocked is the account of the lease that may get new places, nil if there is none.

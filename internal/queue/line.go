@@ -24,6 +24,10 @@ type Line struct {
 	crowded bool          // the line was long when the last one was put
 	waited  time.Duration // for how long the last one that came to hold has stood in it
 	last    *predecessor  // of that one, while it is watched yet
+
+	// Of the lock delay; see delay.go.
+	longest time.Duration // of the TTLs of the contenders that the Session has met in the line
+	until   time.Time     // it ends; zero if etcd was never found set back
 }
 
 // A predecessor is the key behind which a place stands, as it is watched.
@@ -65,7 +69,9 @@ type Local interface {
 }
 
 // Init makes n the line for a name.
-func (n *Line) Init(k *Keys, name string, local Local) { n.keys, n.Name, n.local = k, name, local }
+func (n *Line) Init(k *Keys, name string, local Local) {
+	n.keys, n.Name, n.local, n.until = k, name, local, k.until
+}
 
 // slotsLocked are the names of n's keys of a shape. Few shapes are in use at a time.
 func (n *Line) slotsLocked(shape line.Shape) *ticket.Slots {

@@ -38,6 +38,7 @@ func (c *Waiter) stands(ctx context.Context, p *Place, before line.Entry, length
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
 	p.Ahead = p.Ticket.WhoHolds(p.Ahead, read.Ranges[0])
+	p.line.meetsLocked(p.Ahead.Longest)
 	return s
 }
 

@@ -244,6 +244,7 @@ func (p *Place) setLine(ahead line.Ahead, at *etcd.Epoch) {
 func (p *Place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
 	p.Ahead, p.epoch = ahead, told
 	p.line.local.MarkLocked()
+	p.line.meetsLocked(ahead.Longest)
 	for _, e := range ahead.Last[max(0, len(ahead.Last)-guard.Piece):] { // a permit may have many
 		p.keys.suspectOrphanLocked(e)
 	}

@@ -19,8 +19,10 @@ func (k *Keys) TenantsLocked(granted *lease.Lease) lease.Tenants {
 }
 
 // SetBackLocked follows the end of an epoch: key names are drawn again, watches begin again, and
-// every place is read before it counts again. The caller has given up the keys that linger.
-func (k *Keys) SetBackLocked() {
+// every place is read before it counts again. The caller has given up the keys that linger. No hold
+// begins until a time, but at keys that were held before.
+func (k *Keys) SetBackLocked(present *etcd.Epoch) (until time.Time) {
+	until = k.delayLocked(present)
 	for n := range k.LinesLocked {
 		for _, slots := range n.slots {
 			slots.Forget()
@@ -37,6 +39,7 @@ func (k *Keys) SetBackLocked() {
 		k.verifying = true
 		k.tasks.Go(k.verify)
 	}
+	return until
 }
 
 // endWatchesLocked ends all views, and the watches of held keys. Waiters and holders that need one
@@ -132,10 +135,19 @@ func (k *Keys) staleHoldsLocked() map[*Account][]*Place {
 }
 
 // verified reports whether verify is over: everything was read in the present epoch, or the
-// Session is closed.
+// Session is closed. A lease whose holds all have their keys there may be trusted again.
 func (k *Keys) verified(read *etcd.Epoch) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.verifying = k.etcd.Epoch() != read && !k.Leases.ClosedLocked()
-	return !k.verifying
+	if k.verifying {
+		return false
+	}
+	stale := k.staleHoldsLocked()
+	for l, a := range k.accounts {
+		if len(stale[a]) == 0 {
+			l.Read(read)
+		}
+	}
+	return true
 }

@@ -121,7 +121,7 @@ func (s *session) Removed()               {}
 func (s *session) Stays(error)            {}
 
 func (s *session) Proved(time.Time, *etcd.Epoch, uint64) {}
-func (s *session) SetBackLocked(_, _ *etcd.Epoch)        { s.keys.SetBackLocked() }
+func (s *session) SetBackLocked(_, now *etcd.Epoch)      { s.keys.SetBackLocked(now) }
 func (s *session) StreamSilent()                         { s.keys.WatchAnew() }
 func (s *session) Unavailable(error, time.Duration)      {}
 func (s *session) Limited(int)                           {}

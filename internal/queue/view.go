@@ -263,6 +263,7 @@ func (v *view) apply(events []*clientv3.Event) {
 		e := line.EntryOf(event.Kv)
 		if event.Type != clientv3.EventTypeDelete && e.StandsIn(v.line.Name) {
 			v.keys[e.Key] = e.Rev
+			v.line.meetsLocked(e.Longest())
 			if at != e.Rev {
 				v.putOver[e.Key] = e
 			}

@@ -55,6 +55,7 @@ func (v *view) readLocked(read etcd.Reading) (goesOn bool) {
 		e := line.EntryOf(kv)
 		if e.StandsIn(v.line.Name) {
 			keys[e.Key] = e.Rev
+			v.line.meetsLocked(e.Longest())
 			if e.Mod != e.Rev {
 				over[e.Key] = e
 			}

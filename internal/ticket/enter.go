@@ -227,7 +227,7 @@ func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 		return Queued, e.among
 	}
 	if by := e.told.by; len(by) > 0 {
-		return Taken, line.Ahead{Last: by, Whole: true}
+		return Taken, line.Ahead{Last: by, Whole: true, Longest: by.Longest()}
 	}
 	if a.Succeeded {
 		return Queued, line.None

@@ -128,6 +128,7 @@ func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
 	unknown := ahead.First.Rev == 0 && !ahead.Whole
 	if len(oldest) > 0 && (unknown || oldest[0].Rev == ahead.First.Rev) {
 		ahead.First = oldest[0]
+		ahead.Longest = max(ahead.Longest, oldest[0].Longest())
 	}
 	return ahead
 }

@@ -103,7 +103,7 @@ func (h *history) holds() (safe bool, beyond int) {
 			before := known
 			hear(terms[i])
 			if t.At(at(now)) == Whole {
-				t.Answered(at(now), attempts[i], Confirmation{uint64(r.member), terms[i], ttlSteps * step},
+				t.Answered(at(now), attempts[i], Confirmation{uint64(r.member), terms[i], ttlSteps * step, false},
 					before)
 			}
 		}

@@ -142,6 +142,10 @@ type Confirmation struct {
 	Member uint64 // that has answered
 	Term   uint64 // of Raft, the newest that the member knew when the request came
 	TTL    time.Duration
+
+	// Doubtful says that etcd may have been set back since the lease was granted, and its keys be
+	// gone, while the lease is there.
+	Doubtful bool
 }
 
 // Answered notes that etcd has confirmed a, and extends the trust by what the answer is
@@ -158,7 +162,7 @@ func (t *Trust) Answered(now time.Time, a *Attempt, c Confirmation, known uint64
 			from = o.sent
 		}
 	}
-	if c.Term < known {
+	if c.Doubtful || c.Term < known {
 		a.open, ask = true, true
 	} else {
 		missing := a.sent.Sub(from)

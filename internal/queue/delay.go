@@ -1,0 +1,91 @@
+package queue
+
+import (
+	"context"
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+)
+
+// The lock delay: for how long no hold begins in a Session that has noticed a set-back.
+//
+// A hold may outlive its key. A holder from before a set-back may be the last to learn of it, or
+// be cut off, and nothing in the etcd of now says that it holds. So a Session that has noticed the
+// set-back waits until it must have ended.
+//
+// Invariant: no hold begins at a key before every hold has ended that began before a set-back, as
+// long as the Session has noticed that, and knows the TTLs of the name's contenders. The proof, for
+// a holder H and a Session W that has noticed the set-back at T:
+//
+//   - The etcd of before has confirmed nothing since it stopped, and the answer that W noticed was
+//     written later. So the last renewal of H that was confirmed there was sent before T. The trust
+//     that it gives ends a TTL of H, less the margin, after it was sent (trust.Trust): before T and
+//     that TTL.
+//   - If the etcd of now knows H's lease, which the snapshot has then, it confirms H's renewals.
+//     They give trust only once H has read its key there (Lease.verified). If the key is there,
+//     W stands behind it. If not, H has ended.
+//   - Both count on their own monotonic clock. The margin covers clocks of different rates. If the
+//     monotonic clock of W stands still, because its machine is suspended, W waits for longer; if
+//     that of H does, H looks at the wall clock (trust.At).
+//   - A hold that began between two set-backs is from before the second one, from which the delay
+//     counts anew. So delays do not add up: the last to end counts.
+//
+// Count from the answer, and not from its request: that may have been sent while the etcd of before
+// still confirmed renewals. (TestALockDelayCountsFromTheAnswer.)
+//
+// A hold may begin at once at a key at which the Session has held, and that it has read since: the
+// key is handed on, or lingers, or a read joins. As long as the etcd of before lived, nobody held
+// beside that key who may not hold beside it.
+//
+// What remains. A Session does not notice a set-back if etcd is in the same cluster, and has passed
+// the highest revision known to the Sessions of its client before any of them asks: then the
+// audits that follow a new connection find what has become of its keys, and its holds end, but no
+// delay begins. (So it is with a snapshot that was restored with --bump-revision.) It does not know
+// the TTLs of the contenders that it has not met. And a process that starts after the set-back
+// knows of none.
+
+// meetsLocked notes the longest TTL of contenders that stand in n. The Session may not learn when
+// they have gone, so it counts for good.
+func (n *Line) meetsLocked(longest time.Duration) { n.longest = max(n.longest, longest) }
+
+// ForgetLocked takes n off the Session, which does not use it.
+func (n *Line) ForgetLocked() {
+	n.keys.longest = max(n.keys.longest, n.longest)
+	n.keys.until = later(n.keys.until, n.until)
+}
+
+// DelayLocked is for how long no hold begins in n at a key that was not held before.
+func (n *Line) DelayLocked(now time.Time) time.Duration { return max(0, n.until.Sub(now)) }
+
+// DelayLocked is that for a name of which the Session knows no line.
+func (k *Keys) DelayLocked(now time.Time) time.Duration { return max(0, k.until.Sub(now)) }
+
+// delayLocked begins the lock delay of all lines, as etcd was found set back. It returns when the
+// last one ends.
+func (k *Keys) delayLocked(present *etcd.Epoch) (until time.Time) {
+	own := k.Leases.LongestTTL()
+	after := func(ttl time.Duration) time.Time { return present.Noticed.Add(max(own, ttl)) }
+	k.until = later(k.until, after(k.longest))
+	until = k.until
+	for n := range k.LinesLocked {
+		n.until = later(n.until, after(n.longest))
+		until = later(until, n.until)
+	}
+	return until
+}
+
+// later is the later one of two times.
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// StayFirstFor waits at the head of the line for a while. It returns what StayFirst returns.
+func (c *Waiter) StayFirstFor(ctx context.Context, p *Place, d time.Duration) error {
+	over := make(chan struct{})
+	timer := time.AfterFunc(d, func() { close(over) })
+	defer timer.Stop()
+	return c.StayFirst(ctx, p, over)
+}

@@ -1,0 +1,591 @@
+package outages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/tests"
+)
+
+// The lock delay: etcd is set back under a holder that does not hear of it. Another Session, which
+// does, begins no hold before the holder's must have ended.
+
+// A taking is a way to take "n". It returns the context of the hold, and what ends it.
+type taking func(
+	t *testing.T, s *etcdlock.Session,
+) func(ctx context.Context) (hold context.Context, unlock func(context.Context) error, err error)
+
+// of makes a taking of a call.
+func of(call func(t *testing.T, s *etcdlock.Session) func(context.Context) (*etcdlock.Hold, error)) taking {
+	return func(t *testing.T, s *etcdlock.Session) func(context.Context) (
+		context.Context, func(context.Context) error, error,
+	) {
+		call := call(t, s)
+		return func(ctx context.Context) (context.Context, func(context.Context) error, error) {
+			h, err := call(ctx)
+			if err != nil {
+				return nil, nil, err
+			}
+			return h.Context(context.Background()), h.Unlock, nil
+		}
+	}
+}
+
+var takings = map[string]taking{
+	"Lock": of(func(_ *testing.T, s *etcdlock.Session) func(context.Context) (*etcdlock.Hold, error) {
+		return func(ctx context.Context) (*etcdlock.Hold, error) { return s.Lock(ctx, "n") }
+	}),
+	"LockAll": of(func(_ *testing.T, s *etcdlock.Session) func(context.Context) (*etcdlock.Hold, error) {
+		return func(ctx context.Context) (*etcdlock.Hold, error) { return s.LockAll(ctx, "m", "n") }
+	}),
+	"RLock": of(func(t *testing.T, s *etcdlock.Session) func(context.Context) (*etcdlock.Hold, error) {
+		return tests.RWMutexOf(t, s).RLock
+	}),
+	"Acquire": of(func(t *testing.T, s *etcdlock.Session) func(context.Context) (*etcdlock.Hold, error) {
+		sem := tests.SemaphoreOf(t, s, 1)
+		return func(ctx context.Context) (*etcdlock.Hold, error) { return sem.Acquire(ctx, 1) }
+	}),
+	"RWMutex.Lock": func(t *testing.T, s *etcdlock.Session) func(context.Context) (
+		context.Context, func(context.Context) error, error,
+	) {
+		rw := tests.RWMutexOf(t, s)
+		return func(ctx context.Context) (context.Context, func(context.Context) error, error) {
+			if err := rw.Lock(ctx); err != nil {
+				return nil, nil, err
+			}
+			return rw.Context(context.Background()), rw.Unlock, nil
+		}
+	},
+}
+
+// An entry is a hold that began.
+type entry struct {
+	at     time.Time
+	hold   context.Context
+	unlock func(context.Context) error
+}
+
+// takes takes "n", and fails if that takes longer than a second.
+func takes(t *testing.T, how taking, s *etcdlock.Session) entry {
+	t.Helper()
+	hold, unlock, err := how(t, s)(tests.Within(t, time.Second))
+	require.NoError(t, err)
+	return entry{time.Now(), hold, unlock}
+}
+
+// takesLater is a wait for "n" that is under way. It has begun to wait when this returns.
+func takesLater(t *testing.T, how taking, s *etcdlock.Session) <-chan entry {
+	in, call := make(chan entry, 1), how(t, s)
+	go func() {
+		hold, unlock, err := call(context.Background())
+		if err == nil {
+			in <- entry{time.Now(), hold, unlock}
+		}
+	}()
+	synctest.Wait()
+	return in
+}
+
+// A noticing is when a Session has noticed that etcd was set back: it asked, and was told.
+type noticing struct{ asked, told time.Time }
+
+// notices makes a Session notice that etcd was set back.
+func notices(t *testing.T, s *etcdlock.Session) noticing {
+	t.Helper()
+	asked := time.Now()
+	_, err := s.Lock(tests.Within(t, 50*time.Millisecond), "unused")
+	require.ErrorIs(t, err, etcdlock.ErrLocked)
+	require.ErrorContains(t, err, "etcd was set back")
+	return noticing{asked, time.Now()}
+}
+
+// delays requires that a hold began at the very end of a delay since the noticing.
+func (n noticing) delays(t *testing.T, d time.Duration, began time.Time) {
+	t.Helper()
+	require.False(t, began.Before(n.asked.Add(d)), "it got in %v after the Session had asked, not %v",
+		began.Sub(n.asked), d)
+	require.False(t, began.After(n.told.Add(d)), "it got in %v after the Session knew, not %v",
+		began.Sub(n.told), d)
+}
+
+// knows makes a Session know a revision that an etcd that was wiped does not reach soon.
+func knows(t *testing.T, etcd *fake.Server, s *etcdlock.Session) {
+	t.Helper()
+	for range 20 {
+		require.NoError(t, etcd.PutKey("something else", 0))
+	}
+	h, err := s.Lock(t.Context(), "other")
+	require.NoError(t, err)
+	require.NoError(t, h.Unlock(t.Context()))
+}
+
+// The holder is cut off as etcd is wiped. Who has waited behind it, or has met it, gets in at the
+// very end of the longer TTL, counted from when it has noticed.
+func TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd(t *testing.T) {
+	pairs := [][2]string{
+		{"Lock", "Lock"}, {"RWMutex.Lock", "RLock"}, {"RLock", "RWMutex.Lock"}, {"Acquire", "Acquire"},
+		{"LockAll", "Lock"}, {"Lock", "LockAll"}, {"RLock", "Lock"}, {"Acquire", "RLock"},
+	}
+	for _, pair := range pairs {
+		for _, ttl := range []struct{ holder, other time.Duration }{
+			{tests.TTL, tests.TTL}, {90 * time.Second, tests.TTL}, {tests.TTL, 90 * time.Second},
+		} {
+			for _, cluster := range []uint64{1, 2} {
+				for _, waits := range []bool{true, false} {
+					name := fmt.Sprintf("%s for %v, then %s for %v, cluster %d, waits %v", pair[0], ttl.holder,
+						pair[1], ttl.other, cluster, waits)
+					t.Run(name, func(t *testing.T) {
+						tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+							a := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(ttl.holder))
+							b := tests.SessionOf(t, etcd, "b", etcdlock.WithTTL(ttl.other))
+							knows(t, etcd, b)
+							held := takes(t, takings[pair[0]], a)
+							time.Sleep(ttl.holder / 2)
+							later := takesLater(t, takings[pair[1]], b)
+							etcd.Cut("a")
+							etcd.Restore(0, cluster)
+							noticed := notices(t, b)
+							if !waits { // it is another call that gets in
+								in := takesLater(t, takings[pair[1]], b)
+								first := tests.SoonOr(t, later, "the first does not get in")
+								require.NoError(t, first.unlock(t.Context()))
+								later = in
+							}
+							in := tests.SoonOr(t, later, "it does not get in")
+							require.ErrorIs(t, context.Cause(held.hold), etcdlock.ErrExpired)
+							noticed.delays(t, max(ttl.holder, ttl.other), in.at)
+							require.NoError(t, in.unlock(t.Context()))
+							require.ErrorIs(t, held.unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// A contender whose TTL nobody has told may hold for a minute: one of another library, or one of
+// which only the key was read, or nothing. The key that stays though its hold has ended does not
+// count.
+func TestTheLockDelayCountsTheTTLsOfThoseThatAreKnown(t *testing.T) {
+	value := func(ttl string) string {
+		return `{"owner":"x","host":"h","pid":1,"since":"2026-01-02T03:04:05Z"` + ttl + `}`
+	}
+	for name, row := range map[string]struct {
+		ahead []string // values
+		n     int      // of each
+		mine  bool     // b waits with a TTL of two minutes
+		want  time.Duration
+	}{
+		"nobody":                        {want: tests.TTL},
+		"a shorter TTL":                 {ahead: []string{value(`,"ttl":5`)}, n: 1, want: tests.TTL},
+		"a longer TTL":                  {ahead: []string{value(`,"ttl":40`)}, n: 1, want: 40 * time.Second},
+		"the longest of several":        {ahead: []string{value(`,"ttl":40`), value(`,"ttl":300`), value(`,"ttl":50`)}, n: 1, want: 5 * time.Minute},
+		"of another library":            {ahead: []string{""}, n: 1, want: time.Minute},
+		"of an earlier version":         {ahead: []string{value("")}, n: 1, want: time.Minute},
+		"a key that stays":              {ahead: []string{value(`,"until":"2030-01-02T03:04:05Z"`)}, n: 1, want: tests.TTL},
+		"a line that is not read whole": {ahead: []string{value(`,"ttl":5`)}, n: 12, want: time.Minute},
+		"a crowd":                       {ahead: []string{value(`,"ttl":5`)}, n: 100, want: time.Minute},
+		"a crowd behind a longer TTL":   {ahead: append([]string{value(`,"ttl":300`)}, slicesOf(value(`,"ttl":5`), 99)...), n: 1, want: 5 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				others := etcd.Client("others")
+				granted, err := others.Grant(t.Context(), 3000)
+				require.NoError(t, err)
+				b := tests.SessionOf(t, etcd, "b")
+				knows(t, etcd, b)
+				for _, v := range row.ahead {
+					for range row.n {
+						_, err := others.Put(t.Context(), "n/"+uuid.NewString(), v, clientv3.WithLease(granted.ID))
+						require.NoError(t, err)
+					}
+				}
+				in := takesLater(t, takings["Lock"], b)
+				if len(row.ahead) == 0 {
+					first := tests.SoonOr(t, in, "it does not get in")
+					require.NoError(t, first.unlock(t.Context()))
+				}
+				time.Sleep(10 * time.Second) // it has looked who holds
+				etcd.Restore(0, 2)
+				noticed := notices(t, b)
+				if len(row.ahead) == 0 {
+					in = takesLater(t, takings["Lock"], b)
+				}
+				now := tests.SoonOr(t, in, "it does not get in")
+				noticed.delays(t, row.want, now.at)
+				require.NoError(t, now.unlock(t.Context()))
+			})
+		})
+	}
+}
+
+// slicesOf is n times the same.
+func slicesOf[T any](v T, n int) (all []T) {
+	for range n {
+		all = append(all, v)
+	}
+	return all
+}
+
+// Whoever joins a short line later is met by the view, and counts though it stands behind.
+func TestTheLockDelayCountsThoseThatTheViewHasShown(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		a := tests.SessionOf(t, etcd, "a")
+		b := tests.SessionOf(t, etcd, "b")
+		c := tests.SessionOf(t, etcd, "c", etcdlock.WithTTL(5*time.Minute))
+		knows(t, etcd, b)
+		first := takes(t, takings["Lock"], a)
+		second := takesLater(t, takings["Lock"], b)
+		third := takesLater(t, takings["Lock"], c)
+		require.NoError(t, first.unlock(t.Context()))
+		now := tests.SoonOr(t, second, "b does not get in")
+		require.NoError(t, now.unlock(t.Context()))
+		held := tests.SoonOr(t, third, "c does not get in")
+		etcd.Cut("c")
+		etcd.Restore(0, 2)
+		noticed := notices(t, b)
+		again := tests.SoonOr(t, takesLater(t, takings["Lock"], b), "b does not get in again")
+		noticed.delays(t, 5*time.Minute, again.at)
+		require.ErrorIs(t, context.Cause(held.hold), etcdlock.ErrExpired)
+		require.NoError(t, again.unlock(t.Context()))
+		require.ErrorIs(t, held.unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
+	})
+}
+
+// A call that only tries is refused at once, and writes nothing; one whose own answer shows the
+// set-back takes its key away. A wait that ends says what it has waited for.
+func TestCallsAreToldOfTheLockDelay(t *testing.T) {
+	const why = "etcd was set back, and a hold from before may last for "
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		var log strings.Builder
+		s := tests.SessionOf(t, etcd, "a")
+		rw, sem := tests.RWMutexOf(t, s), tests.SemaphoreOf(t, s, 2)
+		knows(t, etcd, s)
+		etcd.Restore(0, 1)
+		noticed := notices(t, s)
+		_, err := s.TryLock(t.Context(), "unused")
+		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		time.Sleep(time.Second)
+		require.Empty(t, etcd.Keys("unused/"))
+
+		calls := tests.CallsSince(etcd)
+		for name, try := range map[string]func() error{
+			"Lock":    func() error { _, err := s.TryLock(t.Context(), "n"); return err },
+			"again":   func() error { _, err := s.TryLock(t.Context(), "unused"); return err },
+			"LockAll": func() error { _, err := s.TryLockAll(t.Context(), "m", "n"); return err },
+			"RLock":   func() error { _, err := rw.TryRLock(t.Context()); return err },
+			"Acquire": func() error { _, err := sem.TryAcquire(t.Context(), 1); return err },
+		} {
+			err := try()
+			locked, ok := errors.AsType[*etcdlock.LockedError](err)
+			require.True(t, ok, "%s: %v", name, err)
+			require.Zero(t, locked.Ahead)
+			require.Equal(t, etcdlock.Contender{Name: locked.Name}, locked.Holder)
+			require.Regexp(t, `^etcdlock: lock "\w+": `+why+`22\.9\d*s$`, err.Error())
+			slog.New(slog.NewTextHandler(&log, nil)).Info("refused", "why", locked)
+		}
+		tests.Costs(t, calls, "", 0)
+		require.Contains(t, log.String(), "why.delay=22.9")
+		require.NotContains(t, log.String(), "holder")
+
+		in := takesLater(t, takings["RWMutex.Lock"], s)
+		_, err = s.Lock(tests.Within(t, 2*time.Second), "n")
+		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, why+"20.9")
+		_, err = s.TryLock(t.Context(), "n")
+		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		require.ErrorContains(t, err, why+"20.9")
+		_, err = s.Lock(tests.Within(t, 2*time.Second), "m")
+		require.Regexp(t, `^etcdlock: lock "m": 1st in line, `+why+`18\.9\d*s: context deadline exceeded$`,
+			err.Error())
+		_, err = s.LockAll(tests.Within(t, 2*time.Second), "l", "m")
+		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		require.ErrorContains(t, err, why+"16.9")
+		require.Empty(t, etcd.Keys("m/"))
+
+		now := tests.SoonOr(t, in, "it does not get in")
+		noticed.delays(t, tests.TTL, now.at)
+		require.NoError(t, now.unlock(t.Context()))
+		h, err := s.TryLock(t.Context(), "n")
+		require.NoError(t, err)
+		require.NoError(t, h.Unlock(t.Context()))
+	})
+}
+
+// A reader that only tries is refused while a reader of its Session waits for the end of the delay;
+// a reader that waits gets in with that one.
+func TestReadersWaitTogetherForTheEndOfTheLockDelay(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		rw := tests.RWMutexOf(t, s)
+		knows(t, etcd, s)
+		etcd.Restore(0, 1)
+		noticed := notices(t, s)
+		first, second := takesLater(t, takings["RLock"], s), takesLater(t, takings["RLock"], s)
+		for range 3 {
+			time.Sleep(tests.TTL / 4)
+			_, err := rw.TryRLock(t.Context())
+			require.ErrorIs(t, err, etcdlock.ErrLocked)
+		}
+		third := takesLater(t, takings["RLock"], s)
+		for _, in := range []<-chan entry{first, second, third} {
+			now := tests.SoonOr(t, in, "it does not get in")
+			noticed.delays(t, tests.TTL, now.at)
+			defer func() { require.NoError(t, now.unlock(t.Context())) }()
+		}
+		require.Len(t, etcd.Keys("n/"), 1)
+		tests.UnlockAll(t, tests.RLockWithin(t, rw, time.Second))
+	})
+}
+
+// A hold whose key the snapshot has goes on. At its key others of its Session may hold at once: they
+// join it, or it is handed to them. Nobody else can hold since before.
+func TestAHoldThatASetBackLeavesIsHandedOnWithoutADelay(t *testing.T) {
+	for name, row := range map[string]struct {
+		take taking
+		opts []etcdlock.SessionOption
+	}{
+		"readers join": {takings["RLock"], nil},
+		"handed off":   {takings["Lock"], []etcdlock.SessionOption{etcdlock.WithHandoff(3)}},
+	} {
+		for _, cluster := range []uint64{1, 2} {
+			t.Run(fmt.Sprint(name, ", cluster ", cluster), func(t *testing.T) {
+				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					s := tests.SessionOf(t, etcd, "a", row.opts...)
+					held := takes(t, row.take, s)
+					restore := etcd.Save()
+					knows(t, etcd, s)
+					restore(cluster)
+					notices(t, s)
+					time.Sleep(time.Second)
+					require.NoError(t, held.hold.Err())
+					if name == "readers join" {
+						takes(t, row.take, s) // begins the view
+						time.Sleep(time.Second)
+					}
+					next := takesLater(t, row.take, s)
+					if name == "handed off" {
+						require.NoError(t, held.unlock(t.Context()))
+					}
+					synctest.Wait()
+					require.Len(t, next, 1, "it waits")
+					require.Len(t, etcd.Keys("n/"), 1)
+				})
+			})
+		}
+	}
+}
+
+// etcd is set back twice. The delay counts from the second time, also for a hold that began in
+// between.
+func TestTheLockDelayCountsFromTheLastSetBack(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		knows(t, etcd, s)
+		etcd.Restore(0, 2)
+		first := notices(t, s)
+		in := takesLater(t, takings["Lock"], s)
+		time.Sleep(tests.TTL / 2)
+		etcd.Restore(0, 3)
+		second := notices(t, s)
+		require.Equal(t, tests.TTL/2, second.asked.Sub(first.told))
+		now := tests.SoonOr(t, in, "it does not get in")
+		second.delays(t, tests.TTL, now.at)
+		require.NoError(t, now.unlock(t.Context()))
+	})
+}
+
+// A request is on its way for long. It was sent before the set-back, and its answer is the first
+// that shows it: a renewal of the holder may have been sent after the request, and confirmed.
+func TestALockDelayCountsFromTheAnswer(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		a, b := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b")
+		knows(t, etcd, b)
+		held := takes(t, takings["Lock"], a)
+		arrives := time.Now().Add(4 * time.Second) // whatever b sends
+		etcd.Intercept(func(c fake.Call) (effect fake.Effect) {
+			if c.Process == "b" {
+				effect.Delay = time.Until(arrives)
+			}
+			return effect
+		})
+		in := takesLater(t, takings["Lock"], b)
+		time.Sleep(time.Until(arrives) - time.Millisecond)
+		etcd.Cut("a")
+		etcd.Restore(0, 2)
+		time.Sleep(time.Millisecond)
+		noticed := noticing{arrives, arrives.Add(time.Millisecond)}
+		now := tests.SoonOr(t, in, "it does not get in")
+		noticed.delays(t, tests.TTL, now.at)
+		require.ErrorIs(t, context.Cause(held.hold), etcdlock.ErrExpired)
+		require.NoError(t, now.unlock(t.Context()))
+		require.ErrorIs(t, held.unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
+	})
+}
+
+// What one Session of a client has noticed all know, whether they were there or begin later. A
+// Session of another client, which begins after the set-back, cannot know.
+func TestTheSessionsOfAClientKnowOfASetBackTogether(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client := etcd.Client("a")
+		session := func(c *clientv3.Client) *etcdlock.Session {
+			s, err := etcdlock.NewSession(c, etcdlock.WithTTL(tests.TTL))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+			return s
+		}
+		knew, knows1 := session(client), session(client)
+		knows(t, etcd, knows1)
+		_, err := knew.TryLock(t.Context(), "x") // it knows a revision, but none that is higher
+		require.NoError(t, err)
+		etcd.Restore(0, 1)
+		noticed := notices(t, knows1)
+		in := takesLater(t, takings["Lock"], knew)
+		time.Sleep(tests.TTL / 2)
+		later := takesLater(t, takings["RLock"], session(client))
+		_, err = session(client).TryLock(t.Context(), "n")
+		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		first := tests.SoonOr(t, in, "the Session that was there does not get in")
+		noticed.delays(t, tests.TTL, first.at)
+		require.NoError(t, first.unlock(t.Context()))
+		second := tests.SoonOr(t, later, "the one that began later does not get in")
+		require.Less(t, second.at.Sub(noticed.told), tests.TTL+time.Second)
+		require.NoError(t, second.unlock(t.Context()))
+
+		etcd.Restore(0, 1)
+		other := takes(t, takings["Lock"], session(etcd.Client("b")))
+		require.NoError(t, other.unlock(t.Context()))
+	})
+}
+
+// The client that has noticed nothing yet knows the revision that it had: a Session that begins
+// after the set-back notices it by its first answer.
+func TestASessionThatBeginsAfterASetBackNoticesItByWhatItsClientKnew(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client := etcd.Client("a")
+		for i := range 2 {
+			s, err := etcdlock.NewSession(client, etcdlock.WithTTL(tests.TTL))
+			require.NoError(t, err)
+			if i == 0 {
+				knows(t, etcd, s)
+				require.NoError(t, s.Close(t.Context()))
+				etcd.Restore(0, 1)
+				continue
+			}
+			began := time.Now()
+			in := takesLater(t, takings["Lock"], s)
+			now := tests.SoonOr(t, in, "it does not get in")
+			require.Equal(t, tests.TTL, now.at.Sub(began))
+			require.NoError(t, now.unlock(t.Context()))
+			require.NoError(t, s.Close(t.Context()))
+		}
+	})
+}
+
+// The snapshot has the holder's lease, and not its key: etcd confirms its renewals. They give it no
+// trust before it has read its key, which takes long. So its hold ends when its lease of before
+// would, and others rely on that.
+func TestRenewalsAfterASetBackGiveNoTrustBeforeTheKeysWereRead(t *testing.T) {
+	for _, cluster := range []uint64{1, 2} {
+		t.Run(fmt.Sprint("cluster ", cluster), func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				a, b := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b")
+				knows(t, etcd, a)
+				knows(t, etcd, b)
+				restore := etcd.Save()
+				knows(t, etcd, a)
+				knows(t, etcd, b)
+				held := takes(t, takings["Lock"], a)
+				in := takesLater(t, takings["Lock"], b)
+				time.Sleep(tests.TTL)
+				defer etcd.DeleteKey("something else")
+				var renewals atomic.Int32
+				etcd.Intercept(func(c fake.Call) (effect fake.Effect) {
+					switch {
+					case c.Process != "a":
+					case c.Method == fake.KeepAlive:
+						renewals.Add(1)
+					default:
+						effect.Drop = true // and with it each event
+					}
+					return effect
+				})
+				restore(cluster)
+				noticed := notices(t, b)
+				now := tests.SoonOr(t, in, "b does not get in")
+				noticed.delays(t, tests.TTL, now.at)
+				require.Greater(t, int(renewals.Load()), 2)
+				require.ErrorIs(t, context.Cause(held.hold), etcdlock.ErrExpired)
+				etcd.Intercept(nil)
+				require.NoError(t, now.unlock(t.Context()))
+				require.ErrorIs(t, held.unlock(tests.Within(t, 10*time.Second)), etcdlock.ErrLost)
+			})
+		})
+	}
+}
+
+// A renewal is answered by a member that is behind, which looks like a set-back. A read shows that
+// there was none, and the hold is whole however often that happens.
+func TestAMemberThatIsBehindCostsNoHold(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")
+		hold := tests.LockWithin(t, mu, time.Second)
+		etcd.Intercept(func(c fake.Call) (effect fake.Effect) {
+			if c.Method == fake.KeepAlive {
+				effect.Edit = func(reply any) { reply.(*clientv3.LeaseKeepAliveResponse).ResponseHeader.Revision = 1 }
+			}
+			return effect
+		})
+		time.Sleep(10 * tests.TTL)
+		require.NoError(t, hold.Err())
+		require.NoError(t, mu.Unlock(t.Context()))
+	})
+}
+
+// Many names wait for the end of a delay. Meanwhile they cost little, and at its end each gets in by
+// itself: a wait has neither goroutine nor request for it.
+func TestManyWaitForTheEndOfTheLockDelayAtLittleCost(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const names = 500
+		s := tests.SessionOf(t, etcd, "a")
+		knows(t, etcd, s)
+		etcd.Restore(0, 1)
+		noticed := notices(t, s)
+		in := make(chan time.Time, names)
+		for i := range names {
+			go func() {
+				h, err := s.Lock(context.Background(), fmt.Sprint("n", i))
+				if err != nil {
+					return
+				}
+				in <- time.Now()
+				_ = h.Unlock(context.Background())
+			}()
+		}
+		time.Sleep(time.Second)
+		etcd.ForgetCalls()
+		time.Sleep(tests.TTL - 2*time.Second)
+		sent := len(etcd.Calls(""))
+		t.Logf("%d requests for %d waits", sent, names)
+		require.Less(t, sent, names/5) // audits of its keys, a hundred at a time
+		for range names {
+			noticed.delays(t, tests.TTL, tests.SoonOr(t, in, "not all get in"))
+		}
+	})
+}
