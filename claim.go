@@ -115,9 +115,9 @@ func (c *claim) wayInLocked() wayIn {
 	}
 }
 
-// delayOfTryLocked is for how long c, which comes and only tries, would have to wait because etcd was
-// set back, as far as that is known: nothing if it may get a hold at a key that was held before. n
-// is its line, nil if there is none.
+// delayOfTryLocked is for how long c, which comes and only tries, would have to wait because etcd
+// was set back, as far as that is known: nothing if it may get a hold at a key that was held
+// before. n is its line, nil if there is none.
 func (c *claim) delayOfTryLocked(n *localLine) time.Duration {
 	if n == nil {
 		return c.m.s.keys.DelayLocked(time.Now())

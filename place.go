@@ -64,8 +64,8 @@ func (p *place) tellsOf(c *claim) bool {
 	return !changed && p.m.cfg.texts[p.Ticket.Kind] == c.m.cfg.texts[c.Kind]
 }
 
-// waitsLocked reports whether p waits for other contenders: they are known to be ahead of it, or may
-// hold since before etcd was set back. Then it stays first in its line, until a hold begins.
+// waitsLocked reports whether p waits for other contenders: they are known to be ahead of it, or
+// may hold since before etcd was set back. Then it stays first in its line, until a hold begins.
 func (p *place) waitsLocked() bool {
 	switch st := p.Ticket.State(); {
 	case p.GivenUpLocked():

@@ -3,9 +3,11 @@ package etcdlock
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
 )
@@ -25,12 +27,8 @@ func (l *listener) Proved(sent time.Time, of *etcd.Epoch, term uint64) {
 // SetBackLocked is as in etcd.Listener.
 func (l *listener) SetBackLocked(ended, present *etcd.Epoch) {
 	s := (*session)(l)
-	for _, n := range s.lines {
-		n.ahead = line.None
-		n.GiveWayLocked()
-		n.MarkLocked()
-	}
 	until := s.keys.SetBackLocked(present)
+	s.tasks.Go(l.followSetBack)
 	known, revision := ended.Revision(), present.Began
 	if now := time.Now(); now.Sub(s.backLogged) >= setBackLogEvery {
 		s.backLogged = now
@@ -38,6 +36,20 @@ func (l *listener) SetBackLocked(ended, present *etcd.Epoch) {
 			"cluster", present.Cluster(), "before", ended.Cluster(), "delay", until.Sub(now))
 	}
 	report(&s.hooks, s.cfg.trace.SetBack, context.Background(), SetBackEvent{known, revision, until})
+}
+
+// followSetBack has the lines of s follow a set-back: what lingers is given up, since no hold
+// begins at it, and those that wait look at their lines again.
+func (l *listener) followSetBack() {
+	s := (*session)(l)
+	guard.Pieces(&s.mu, maps.Values(s.lines), func(n *localLine) {
+		n.ahead = line.None
+		if p := n.queue.Lingering(); p != nil && p.StaleLocked() {
+			n.GiveWayLocked()
+		}
+		n.MarkLocked()
+	})
+	s.keys.FollowSetBack()
 }
 
 // StreamSilent is as in etcd.Listener.

@@ -241,8 +241,8 @@ func (l *Lease) trusts(change func(t *trust.Trust)) {
 //
 // Invariant: after a set-back no renewal extends the trust in a lease before that. An etcd that was
 // restored may know the lease, and not the keys: it confirms the renewals of a hold that others do
-// not see. So such a hold ends by the renewals of before. Others rely on that: see the lock delay in
-// internal/queue. (TestRenewalsAfterASetBackGiveNoTrustBeforeTheKeysWereRead.)
+// not see. So such a hold ends by the renewals of before. Others rely on that: see the lock delay
+// in internal/queue. (TestRenewalsAfterASetBackGiveNoTrustBeforeTheKeysWereRead.)
 func (l *Lease) Read(in *etcd.Epoch) {
 	l.pool.safety.Lock()
 	defer l.pool.safety.Unlock()

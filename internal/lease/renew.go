@@ -288,9 +288,8 @@ func (k *keeper) renew(r keepalive.Renewal) {
 }
 
 // confirmed extends the trust by a renewal that etcd has confirmed, as far as that answer is worth.
-// It reports whether a read has to find out more. revision is the one that was known as the
-// renewal was sent, in an epoch: if the answer has a lower one, the member is behind, or etcd was set
-// back.
+// It reports whether a read has to find out more. revision is the one that was known as the renewal
+// was sent, in an epoch: if the answer has a lower one, the member is behind, or etcd was set back.
 func (l *Lease) confirmed(
 	sent *trust.Attempt, epoch *etcd.Epoch, revision int64, resp *pb.LeaseKeepAliveResponse,
 ) (ask bool) {

@@ -87,9 +87,9 @@ func appendTime(b []byte, at time.Time) []byte {
 	return append(at.UTC().AppendFormat(append(b, '"'), time.RFC3339Nano), '"')
 }
 
-// UntoldTTL stands for the TTL of a contender that does not tell it, or whose value was not read: it
-// is the default of a concurrency.Session. Of a crowd only the keys are read, and of most of a long
-// line nothing.
+// UntoldTTL stands for the TTL of a contender that does not tell it, or whose value was not read:
+// it is the default of a concurrency.Session. Of a crowd only the keys are read, and of most of a
+// long line nothing.
 const UntoldTTL = time.Minute
 
 // Longest is e's TTL, as far as is known.

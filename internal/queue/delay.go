@@ -1,11 +1,6 @@
 package queue
 
-import (
-	"context"
-	"time"
-
-	"github.com/etcdlock/etcdlock/internal/etcd"
-)
+import "time"
 
 // The lock delay: for how long no hold begins in a Session that has noticed a set-back.
 //
@@ -44,34 +39,32 @@ import (
 // the TTLs of the contenders that it has not met. And a process that starts after the set-back
 // knows of none.
 
-// meetsLocked notes the longest TTL of contenders that stand in n. The Session may not learn when
-// they have gone, so it counts for good.
-func (n *Line) meetsLocked(longest time.Duration) { n.longest = max(n.longest, longest) }
-
-// ForgetLocked takes n off the Session, which does not use it.
-func (n *Line) ForgetLocked() {
-	n.keys.longest = max(n.keys.longest, n.longest)
-	n.keys.until = later(n.keys.until, n.until)
+// A setBack is the last one that a Session has noticed. The zero setBack says that there was none.
+type setBack struct {
+	noticed time.Time
+	own     time.Duration // the longest TTL of the leases of the Session, then
 }
 
-// DelayLocked is for how long no hold begins in n at a key that was not held before.
-func (n *Line) DelayLocked(now time.Time) time.Duration { return max(0, n.until.Sub(now)) }
+// A delay is the lock delay of a line, or of all lines that the Session does not have.
+type delay struct {
+	longest time.Duration // of the TTLs of the contenders that the Session has met
+	noticed time.Time     // the last set-back that end reckons with
+	end     time.Time     // zero if etcd was never found set back
+}
 
-// DelayLocked is that for a name of which the Session knows no line.
-func (k *Keys) DelayLocked(now time.Time) time.Duration { return max(0, k.until.Sub(now)) }
-
-// delayLocked begins the lock delay of all lines, as etcd was found set back. It returns when the
-// last one ends.
-func (k *Keys) delayLocked(present *etcd.Epoch) (until time.Time) {
-	own := k.Leases.LongestTTL()
-	after := func(ttl time.Duration) time.Time { return present.Noticed.Add(max(own, ttl)) }
-	k.until = later(k.until, after(k.longest))
-	until = k.until
-	for n := range k.LinesLocked {
-		n.until = later(n.until, after(n.longest))
-		until = later(until, n.until)
+// until is when d ends, with the last set-back. (Do not go through all lines as that is noticed:
+// there may be thousands.)
+func (d *delay) until(last setBack) time.Time {
+	if !d.noticed.Equal(last.noticed) {
+		d.noticed = last.noticed
+		d.end = later(d.end, last.noticed.Add(max(last.own, d.longest)))
 	}
-	return until
+	return d.end
+}
+
+// left is for how long d goes on.
+func (d *delay) left(now time.Time, last setBack) time.Duration {
+	return max(0, d.until(last).Sub(now))
 }
 
 // later is the later one of two times.
@@ -80,12 +73,4 @@ func later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// StayFirstFor waits at the head of the line for a while. It returns what StayFirst returns.
-func (c *Waiter) StayFirstFor(ctx context.Context, p *Place, d time.Duration) error {
-	over := make(chan struct{})
-	timer := time.AfterFunc(d, func() { close(over) })
-	defer timer.Stop()
-	return c.StayFirst(ctx, p, over)
 }

@@ -58,9 +58,10 @@ type Keys struct {
 	verifying   bool  // holds of an earlier epoch are being read
 	leftoverErr error // why a lease could not be revoked, or a key removed
 
-	// Of the lock delay of the lines that are not among the Lines; see delay.go.
-	longest time.Duration
-	until   time.Time
+	// Of the lock delay; see delay.go.
+	setBack setBack       // the last one
+	met     time.Duration // the longest TTL of all contenders that the Session has met
+	rest    delay         // of the lines that are not among the Lines
 }
 
 // New returns the Keys of a Session, which has a mutex, and goroutines that end with ctx.
@@ -72,7 +73,7 @@ func New(
 		accounts: make(map[*lease.Lease]*Account),
 	}
 	if at := conn.Epoch().Noticed; !at.IsZero() {
-		k.until = at.Add(config.TTL)
+		k.setBack = setBack{at, config.TTL}
 	}
 	return k
 }
@@ -83,9 +84,20 @@ func (k *Keys) AccountLocked() *Account { return k.accounts[k.Leases.CurrentLock
 // Owners yields the owners of all places, with the Session's mutex held.
 func (k *Keys) Owners() iter.Seq[Owner] {
 	return func(yield func(Owner) bool) {
+		for p := range k.places() {
+			if !yield(p.owner) {
+				return
+			}
+		}
+	}
+}
+
+// places yields all places, with the Session's mutex held.
+func (k *Keys) places() iter.Seq[*Place] {
+	return func(yield func(*Place) bool) {
 		for _, a := range k.accounts {
 			for _, p := range a.places {
-				if !yield(p.owner) {
+				if !yield(p) {
 					return
 				}
 			}
@@ -152,4 +164,16 @@ func (k *Keys) suspectOrphanLocked(e line.Entry) {
 func (k *Keys) recheckAfter(relied time.Time, contenders int) time.Duration {
 	from, to := recheck.Period(time.Since(relied), k.TTL, contenders)
 	return k.etcd.Seldom(from) + rand.N(to-from+1)
+}
+
+// DelayLocked is that for a name of which the Session knows no line.
+func (k *Keys) DelayLocked(now time.Time) time.Duration {
+	return k.rest.left(now, k.setBack)
+}
+
+// delayLocked begins the lock delay of all lines, as etcd was found set back. It returns when the
+// last one ends, or would with the longest TTL that the Session has met.
+func (k *Keys) delayLocked(present *etcd.Epoch) (until time.Time) {
+	k.setBack = setBack{present.Noticed, k.Leases.LongestTTL()}
+	return present.Noticed.Add(max(k.setBack.own, k.met))
 }

@@ -18,6 +18,7 @@ type Line struct {
 	local Local
 
 	slots map[line.Shape]*ticket.Slots // names of keys
+	drawn *etcd.Epoch                  // in which these were drawn
 	view  *view                        // nil while none is needed
 
 	// What the next place may expect there.
@@ -25,9 +26,7 @@ type Line struct {
 	waited  time.Duration // for how long the last one that came to hold has stood in it
 	last    *predecessor  // of that one, while it is watched yet
 
-	// Of the lock delay; see delay.go.
-	longest time.Duration // of the TTLs of the contenders that the Session has met in the line
-	until   time.Time     // it ends; zero if etcd was never found set back
+	delay delay // for how long no hold begins, as etcd was set back
 }
 
 // A predecessor is the key behind which a place stands, as it is watched.
@@ -70,12 +69,15 @@ type Local interface {
 
 // Init makes n the line for a name.
 func (n *Line) Init(k *Keys, name string, local Local) {
-	n.keys, n.Name, n.local, n.until = k, name, local, k.until
+	n.keys, n.Name, n.local, n.delay = k, name, local, k.rest
 }
 
 // slotsLocked are the names of n's keys of a shape. Few shapes are in use at a time.
 func (n *Line) slotsLocked(shape line.Shape) *ticket.Slots {
 	const many = 16
+	if present := n.keys.etcd.Epoch(); n.drawn != present {
+		n.slots, n.drawn = nil, present // a key of such a name may be back
+	}
 	slots := n.slots[shape]
 	if slots == nil {
 		if n.slots == nil || len(n.slots) >= many {
@@ -88,7 +90,26 @@ func (n *Line) slotsLocked(shape line.Shape) *ticket.Slots {
 }
 
 // IdleLocked reports whether nothing watches the line.
-func (n *Line) IdleLocked() bool { return n.view == nil && n.last == nil }
+func (n *Line) IdleLocked() bool { return n.viewLocked() == nil && n.last == nil }
+
+// viewLocked is the view of n, nil if there is none. One from before a set-back ends.
+//
+// Invariant: nothing is learned from a view of an earlier epoch: who has one asks for it here. (Do
+// not end all views as etcd is found set back: there may be thousands.)
+func (n *Line) viewLocked() *view {
+	if v := n.view; v != nil && v.epoch != n.keys.etcd.Epoch() {
+		v.endLocked()
+	}
+	return n.view
+}
+
+// SetBackLocked ends what watches n since before a set-back.
+func (n *Line) SetBackLocked() {
+	n.viewLocked()
+	if n.last != nil && n.last.Epoch != n.keys.etcd.Epoch() {
+		n.unwatchLastLocked()
+	}
+}
 
 // EndLocked ends all that watches the line.
 func (n *Line) EndLocked() {
@@ -99,19 +120,19 @@ func (n *Line) EndLocked() {
 }
 
 // WatchedLocked reports whether there is a view of n, whatever its state.
-func (n *Line) WatchedLocked() bool { return n.view != nil }
+func (n *Line) WatchedLocked() bool { return n.viewLocked() != nil }
 
 // JoinedLocked notes that a read has joined a cohort: it relies on the view, if there is one.
 func (n *Line) JoinedLocked() {
-	if n.view != nil {
-		n.view.joined = true
+	if v := n.viewLocked(); v != nil {
+		v.joined = true
 	}
 }
 
 // ExclusiveLocked reports whether an exclusive contender stands in the line. live is false if no
 // view shows it.
 func (n *Line) ExclusiveLocked() (stands, live bool) {
-	if !n.view.isLiveLocked() {
+	if !n.viewLocked().isLiveLocked() {
 		return false, false
 	}
 	for key := range n.view.keys {
@@ -126,7 +147,7 @@ func (n *Line) ExclusiveLocked() (stands, live bool) {
 // does not show that no other contender waits for it. alone says that there was none when the key
 // was put.
 func (n *Line) LingerLocked(alone bool) bool {
-	switch v := n.view; {
+	switch v := n.viewLocked(); {
 	case v == nil || v.partial:
 		return false
 	case v.state == viewBegun && alone:
@@ -141,12 +162,12 @@ func (n *Line) LingerLocked(alone bool) bool {
 // WatchLocked returns the view of n, which is begun if there is none. A partial one does only where
 // partial is set.
 func (n *Line) WatchLocked(partial bool) *view {
-	if n.view != nil && n.view.partial && !partial {
-		n.view.endLocked()
+	if v := n.viewLocked(); v != nil && v.partial && !partial {
+		v.endLocked()
 	}
 	if n.view == nil {
 		v := &view{
-			line: n, from: line.Prefix(n.Name), to: clientv3.WithPrefix(), partial: partial,
+			line: n, epoch: n.keys.etcd.Epoch(), from: line.Prefix(n.Name), to: clientv3.WithPrefix(), partial: partial,
 			again: make(chan struct{}, 1), needed: time.Now(),
 		}
 		if partial {
@@ -177,4 +198,23 @@ func (n *Line) unwatchLastLocked() {
 		n.keys.mu.After(n.last.end)
 		n.last = nil
 	}
+}
+
+// meetsLocked notes the longest TTL of contenders that stand in n. The Session may not learn when
+// they have gone, so it counts for good.
+func (n *Line) meetsLocked(longest time.Duration) {
+	n.delay.longest = max(n.delay.longest, longest)
+	n.keys.met = max(n.keys.met, longest)
+}
+
+// ForgetLocked takes n off the Session, which does not use it.
+func (n *Line) ForgetLocked() {
+	k := n.keys
+	k.rest.end = later(k.rest.until(k.setBack), n.delay.until(k.setBack))
+	k.rest.longest = max(k.rest.longest, n.delay.longest)
+}
+
+// DelayLocked is for how long no hold begins in n at a key that was not held before.
+func (n *Line) DelayLocked(now time.Time) time.Duration {
+	return n.delay.left(now, n.keys.setBack)
 }

@@ -328,7 +328,7 @@ func (p *Place) UnwatchLocked() {
 // by the next one. (Not whether it has ever judged p: what happened while the Session waited for
 // another permit has told p nothing. TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits.)
 func (p *Place) viewedLocked() bool {
-	v := p.line.view
+	v := p.line.viewLocked()
 	return v.isLiveLocked() && v.judged == p && v.ownLocked() == p
 }
 

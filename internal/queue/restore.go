@@ -1,10 +1,12 @@
 package queue
 
 import (
+	"maps"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/lease"
 )
 
@@ -18,22 +20,11 @@ func (k *Keys) TenantsLocked(granted *lease.Lease) lease.Tenants {
 	return a
 }
 
-// SetBackLocked follows the end of an epoch: key names are drawn again, watches begin again, and
-// every place is read before it counts again. The caller has given up the keys that linger. No hold
-// begins until a time, but at keys that were held before.
+// SetBackLocked follows the end of an epoch: every place is read before it counts again, names of
+// keys are drawn again, and views and watches begin again. No hold begins until a time, but at keys
+// that were held before. What concerns each line and each place follows soon: FollowSetBack.
 func (k *Keys) SetBackLocked(present *etcd.Epoch) (until time.Time) {
 	until = k.delayLocked(present)
-	for n := range k.LinesLocked {
-		for _, slots := range n.slots {
-			slots.Forget()
-		}
-	}
-	for _, a := range k.accounts {
-		for _, p := range a.places {
-			p.tellLocked()
-		}
-	}
-	k.endWatchesLocked()
 	k.suspectLocked()
 	if !k.verifying && !k.Leases.ClosedLocked() {
 		k.verifying = true
@@ -42,12 +33,12 @@ func (k *Keys) SetBackLocked(present *etcd.Epoch) (until time.Time) {
 	return until
 }
 
-// endWatchesLocked ends all views, and the watches of held keys. Waiters and holders that need one
-// begin another.
-func (k *Keys) endWatchesLocked() {
-	for n := range k.LinesLocked {
-		n.EndLocked()
-	}
+// FollowSetBack begins new watches, and wakes the waiters.
+func (k *Keys) FollowSetBack() {
+	guard.Pieces(k.mu, k.LinesLocked, (*Line).SetBackLocked)
+	guard.Pieces(k.mu, k.places(), (*Place).tellLocked)
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.rewatchLocked()
 }
 
@@ -68,13 +59,13 @@ func (k *Keys) rewatchLocked() {
 // WatchAnew begins new watches for all views of the Session and for the keys of its holds.
 func (k *Keys) WatchAnew() {
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.rewatchLocked()
-	for n := range k.LinesLocked {
-		if n.view != nil {
-			n.view.renewLocked()
+	k.mu.Unlock()
+	guard.Pieces(k.mu, k.LinesLocked, func(n *Line) {
+		if v := n.viewLocked(); v != nil {
+			v.renewLocked()
 		}
-	}
+	})
 }
 
 // followConnection begins all views again when the client has lost its connection, and makes an
@@ -83,16 +74,16 @@ func (k *Keys) WatchAnew() {
 // watch goes on as if it had missed nothing. followConnection ends with a's lease.
 func (k *Keys) followConnection(a *Account) {
 	k.etcd.FollowConnection(a.lease.Live(), func() {
+		guard.Pieces(k.mu, k.LinesLocked, (*Line).EndLocked)
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.endWatchesLocked()
+		k.rewatchLocked()
 	}, func() {
 		k.mu.Lock()
-		defer k.mu.Unlock()
 		k.suspectLocked()
-		for _, p := range a.places {
-			p.tellLocked() // a waiter behind many, which watches one key, rechecks soon
-		}
+		k.mu.Unlock()
+		// A waiter behind many, which watches one key, rechecks soon.
+		guard.Pieces(k.mu, maps.Values(a.places), (*Place).tellLocked)
 	})
 }
 
@@ -106,10 +97,7 @@ func (k *Keys) verify() {
 	var pause attempt.Backoff
 	for {
 		present := k.etcd.Epoch()
-		k.mu.Lock()
-		stale := k.staleHoldsLocked()
-		k.mu.Unlock()
-		for a, places := range stale {
+		for a, places := range k.staleHolds() {
 			_ = k.etcd.ReadKeys(k.ctx, keysOf(places), k.etcd.Read, func(part etcd.Part) {
 				some := places[part.From:]
 				a.confirmMissing(some, part, a.isKnownBy(some, part))
@@ -121,29 +109,27 @@ func (k *Keys) verify() {
 	}
 }
 
-// staleHoldsLocked are the places of holds from an earlier epoch, by account.
-func (k *Keys) staleHoldsLocked() map[*Account][]*Place {
+// staleHolds are the places of holds from an earlier epoch, by account.
+func (k *Keys) staleHolds() map[*Account][]*Place {
 	stale := make(map[*Account][]*Place)
-	for _, a := range k.accounts {
-		for _, p := range a.places {
-			if p.neededLocked() && p.StaleLocked() {
-				stale[a] = append(stale[a], p)
-			}
+	guard.Pieces(k.mu, k.places(), func(p *Place) {
+		if p.neededLocked() && p.StaleLocked() {
+			stale[p.Account] = append(stale[p.Account], p)
 		}
-	}
+	})
 	return stale
 }
 
 // verified reports whether verify is over: everything was read in the present epoch, or the
 // Session is closed. A lease whose holds all have their keys there may be trusted again.
 func (k *Keys) verified(read *etcd.Epoch) bool {
+	stale := k.staleHolds() // no hold begins at a stale place
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.verifying = k.etcd.Epoch() != read && !k.Leases.ClosedLocked()
 	if k.verifying {
 		return false
 	}
-	stale := k.staleHoldsLocked()
 	for l, a := range k.accounts {
 		if len(stale[a]) == 0 {
 			l.Read(read)

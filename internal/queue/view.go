@@ -57,7 +57,8 @@ const (
 type view struct {
 	// Set once, then only read.
 	line   *Line
-	from   string // it is of the keys from here on
+	epoch  *etcd.Epoch // in which it has begun
+	from   string      // it is of the keys from here on
 	to     clientv3.OpOption
 	ctx    context.Context // of its goroutine
 	cancel context.CancelFunc
@@ -116,6 +117,12 @@ func (v *view) becomesLocked(next viewState) {
 	if next != viewOver || v.refusal == nil {
 		v.line.local.MarkLocked() // if v is over, a waiter that is to join begins another
 	}
+}
+
+// isOverLocked reports whether v is over. One from before a set-back is.
+func (v *view) isOverLocked() bool {
+	v.line.viewLocked()
+	return v.state == viewOver
 }
 
 // isLiveLocked reports whether v may be relied on: it shows whatever happens in the line. (What its
@@ -218,7 +225,7 @@ func (v *view) blindLocked() {
 func (v *view) keepRunning() bool {
 	v.line.keys.mu.Lock()
 	defer v.line.keys.mu.Unlock()
-	return v.state != viewOver && !v.line.keys.Leases.ClosedLocked() && !v.idleLocked()
+	return !v.isOverLocked() && !v.line.keys.Leases.ClosedLocked() && !v.idleLocked()
 }
 
 // neededLocked reports whether the view is needed: by a waiter, by a key that lingers or will
@@ -249,7 +256,7 @@ func (v *view) endLocked() {
 func (v *view) apply(events []*clientv3.Event) {
 	v.line.keys.mu.Lock()
 	defer v.line.keys.mu.Unlock()
-	if v.state == viewOver {
+	if v.isOverLocked() {
 		return // it has ended meanwhile
 	}
 	v.behind = false

@@ -46,7 +46,7 @@ func (v *view) readLine(watched bool) (goesOn bool) {
 // the view is over.
 func (v *view) readLocked(read etcd.Reading) (goesOn bool) {
 	at := read.Header.GetRevision()
-	if v.state == viewOver || at < v.revision { // it has ended meanwhile, or events have told more
+	if v.isOverLocked() || at < v.revision { // it has ended meanwhile, or events have told more
 		return v.state != viewOver
 	}
 	keys := make(map[string]int64, len(read.Ranges[0].Kvs))
@@ -171,7 +171,7 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 	defer v.line.keys.mu.Unlock()
 	now := time.Now()
 	switch {
-	case v.state == viewOver || v.line.keys.Leases.ClosedLocked():
+	case v.isOverLocked() || v.line.keys.Leases.ClosedLocked():
 		return 0, false
 	case v.idleLocked():
 		v.endLocked()

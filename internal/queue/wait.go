@@ -356,3 +356,11 @@ func (c *Waiter) StayFirst(ctx context.Context, p *Place, all <-chan struct{}) e
 		}
 	}
 }
+
+// StayFirstFor waits at the head of the line for a while. It returns what StayFirst returns.
+func (c *Waiter) StayFirstFor(ctx context.Context, p *Place, d time.Duration) error {
+	over := make(chan struct{})
+	timer := time.AfterFunc(d, func() { close(over) })
+	defer timer.Stop()
+	return c.StayFirst(ctx, p, over)
+}

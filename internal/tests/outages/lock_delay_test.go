@@ -354,8 +354,8 @@ func TestReadersWaitTogetherForTheEndOfTheLockDelay(t *testing.T) {
 	})
 }
 
-// A hold whose key the snapshot has goes on. At its key others of its Session may hold at once: they
-// join it, or it is handed to them. Nobody else can hold since before.
+// A hold whose key the snapshot has goes on. At its key others of its Session may hold at once:
+// they join it, or it is handed to them. Nobody else can hold since before.
 func TestAHoldThatASetBackLeavesIsHandedOnWithoutADelay(t *testing.T) {
 	for name, row := range map[string]struct {
 		take taking
@@ -558,8 +558,8 @@ func TestAMemberThatIsBehindCostsNoHold(t *testing.T) {
 	})
 }
 
-// Many names wait for the end of a delay. Meanwhile they cost little, and at its end each gets in by
-// itself: a wait has neither goroutine nor request for it.
+// Many names wait for the end of a delay. Meanwhile they cost little, and at its end each gets in
+// by itself: a wait has neither goroutine nor request for it.
 func TestManyWaitForTheEndOfTheLockDelayAtLittleCost(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		const names = 500
