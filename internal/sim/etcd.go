@@ -54,7 +54,7 @@ type Cluster struct {
 	rates    map[string]float64
 	grants   map[int64]string // by lease: the process that has it
 	audit    func(Change)
-	wentBack func()
+	wentBack func(another bool)
 	renewed  func(lease int64)
 	stopped  bool
 }
@@ -115,7 +115,7 @@ func NewCluster(seed uint64, n *Net, members int) *Cluster {
 		rates:    make(map[string]float64),
 		grants:   make(map[int64]string),
 		audit:    func(Change) {},
-		wentBack: func() {},
+		wentBack: func(bool) {},
 		renewed:  func(int64) {},
 	}
 	for i := range members {
@@ -286,7 +286,7 @@ func (c *Cluster) SetBack(to Snapshot, another, passed bool) {
 		m.lead, m.applied, m.streams = nil, c.store.Index(), nil
 	}
 	c.leader = nil
-	c.wentBack()
+	c.wentBack(another)
 	c.changedLocked()
 }
 

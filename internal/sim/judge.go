@@ -115,6 +115,10 @@ type judge struct {
 	kept      map[string][]*keyLife // those that must stay though their hold has ended, by name
 	outlasted int                   // holds whose key stayed for the rest of their least time
 
+	noticed map[string]time.Time // when a process last noticed a set-back
+	knew    map[string]int64     // by process: the highest token that it has had since
+	delayed time.Time            // until when no hold need begin
+	excused int                  // holds that began beside one that a set-back has ended
 }
 
 // A place is a lock's name and a create revision. One transaction puts one key of a name,
@@ -140,10 +144,11 @@ type keyLife struct {
 	lease     int64
 	removedBy string // "" while it is there
 	removed   time.Time
-	revoked   bool     // with its lease
-	revived   bool     // it was removed, or moved, and a set-back has undone that
-	values    [][]byte // that it has had; the first one was put with it
-	asked     bool     // a wait has asked its holder to give way
+	revoked   bool       // with its lease
+	revived   bool       // it was removed, or moved, and a set-back has undone that
+	undone    *setBackOf // that has removed it, nil if none has
+	values    [][]byte   // that it has had; the first one was put with it
+	asked     bool       // a wait has asked its holder to give way
 
 	ending   *ending   // what may move it to a lease of its own, nil once that has
 	goes     time.Time // when that lease is over at the latest
@@ -167,6 +172,8 @@ type belief struct {
 	ending *ending // nil if its key goes with it
 
 	others []*belief // beliefs of the other names that are held with it
+
+	excused bool // it began beside one that a set-back has ended
 }
 
 // whole reports whether the holder still believes.
@@ -223,7 +230,9 @@ func newJudge(side Side, cluster *Cluster) *judge {
 		graces:  make(map[int64][]time.Duration),
 		infos:   make(map[string]*infoCall),
 
-		kept: make(map[string][]*keyLife),
+		kept:    make(map[string][]*keyLife),
+		noticed: make(map[string]time.Time),
+		knew:    make(map[string]int64),
 	}
 	cluster.mu.Lock()
 	defer cluster.mu.Unlock()
@@ -359,9 +368,10 @@ func (j *judge) removedLocked(key string, life *keyLife, change Change) {
 // wentBack judges a set-back of etcd, whose members are all down. Cluster.mu is held. Some
 // keys that were there are gone, as by an operator's hand, and some keys that were gone are
 // back. Tokens begin anew.
-func (j *judge) wentBack() {
+func (j *judge) wentBack(another bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	back := &setBackOf{time.Now(), another}
 	j.noteLocked("etcd was set back to %d", j.cluster.store.Rev())
 	before := j.lives
 	for _, life := range before {
@@ -375,7 +385,7 @@ func (j *judge) wentBack() {
 		if back := j.backLocked(life, kv); back != nil {
 			life = back
 		} else if life.removedBy != "" {
-			life.removedBy, life.revoked, life.revived = "", false, true
+			life.removedBy, life.revoked, life.revived, life.undone = "", false, true, nil
 		}
 		life.barred, life.asked = false, false
 		j.keys[life.key], j.lives[life.place()] = life, life
@@ -385,7 +395,7 @@ func (j *judge) wentBack() {
 			continue
 		}
 		if life.removedBy == "" {
-			life.removedBy = byOperator
+			life.removedBy, life.undone = byOperator, back
 		}
 		j.past = append(j.past, life)
 	}
@@ -505,7 +515,7 @@ func (j *judge) turnsLocked(
 			return b.hold.token == rev && (b.whole() || b.ceded())
 		})
 		switch {
-		case held, mayLinger, j.lives[at].stays(), !k.beside(kindsIn(line[:i])), j.waitsElsewhere(v, at),
+		case held, mayLinger, time.Now().Before(j.delayed), j.lives[at].stays(), !k.beside(kindsIn(line[:i])), j.waitsElsewhere(v, at),
 			!j.counts(j.lives[at].owner):
 			delete(since, at)
 		case since[at].IsZero():
@@ -619,6 +629,7 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 			b.life.open++
 		}
 		j.besideLocked(b)
+		j.knowsLocked(b)
 		j.ownInfoLocked(b)
 		if j.judges(w.p.name) {
 			j.firstLocked(b, v)
@@ -666,8 +677,8 @@ func (j *judge) besideLocked(b *belief) {
 	var others []*belief
 	var kinds []kind
 	for _, other := range j.beliefs[b.name] {
-		if !other.whole() && !j.stays(other) || j.taken(other) || !j.counts(other.who.p.name) &&
-			(!j.peaceful || j.dropped(other)) {
+		if !other.whole() && !j.stays(other) || j.excusedLocked(b, other) ||
+			!j.counts(other.who.p.name) && (!j.peaceful || j.dropped(other)) {
 			continue
 		}
 		others, kinds = append(others, other), append(kinds, other.kind)
@@ -675,8 +686,7 @@ func (j *judge) besideLocked(b *belief) {
 	if len(others) > 0 {
 		j.beside++
 	}
-	if !j.taken(b) && (j.counts(b.who.p.name) || j.peaceful && !j.dropped(b)) &&
-		!b.kind.beside(kinds) {
+	if (j.counts(b.who.p.name) || j.peaceful && !j.dropped(b)) && !b.kind.beside(kinds) {
 		var who strings.Builder
 		for _, other := range others {
 			fmt.Fprintf(&who, "%s with token %d (%s), ", other.who, other.hold.token, other.kind.mode())

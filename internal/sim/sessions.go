@@ -47,6 +47,7 @@ type session struct {
 // opens opens another Session of the process, and returns its number.
 func (p *process) opens(r *rand.Rand) (number int, s session) {
 	opts, most := p.w.sharing(r)
+	opts = append(opts, p.w.judge.watchesSetBacks(p.name))
 	opened, err := p.side.open(p.client, p.w.ttl, opts)
 	if err != nil {
 		panic(err)

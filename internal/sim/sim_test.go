@@ -89,6 +89,7 @@ type score struct {
 	Terms        int            // of leaders that have led
 	Told         int            // infos that holders have set
 	Outlasted    int            // holds whose key stayed for the rest of their least time
+	Excused      int            // holds that began beside one that a set-back had ended, unseen
 }
 
 func (all tally) of(s scenario) *score {
@@ -117,6 +118,7 @@ func (sum *score) add(s *score) {
 	sum.Told += s.Told
 	sum.Asked += s.Asked
 	sum.Outlasted += s.Outlasted
+	sum.Excused += s.Excused
 }
 
 // String sums everything up in one line.
@@ -126,6 +128,9 @@ func (all tally) String() string {
 		s := all.of(scenario)
 		var part strings.Builder
 		fmt.Fprintf(&part, "%s: %d seeds, %d holds", scenario, s.Seeds, s.Holds)
+		if s.Excused > 0 {
+			fmt.Fprintf(&part, " (%d excused)", s.Excused)
+		}
 		for _, invariant := range slices.Sorted(maps.Keys(s.By)) {
 			fmt.Fprintf(&part, ", %q in %d", invariant, s.By[invariant])
 		}
@@ -240,6 +245,7 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	s.Told += w.judge.told
 	s.Asked += w.judge.wrote
 	s.Outlasted += w.judge.outlasted
+	s.Excused += w.judge.excused
 	for mode, n := range w.judge.modes {
 		s.Modes[mode] += n
 	}
@@ -403,7 +409,7 @@ func figures(s *score) string {
 		{"beside others", s.Beside}, {"of several names", s.Several}, {"of leaders", s.Terms},
 		{"ended by a recall", s.Recalls}, {"unlocked because of one", s.Heeded},
 		{"infos set", s.Told},
-		{"outlasted by their keys", s.Outlasted},
+		{"outlasted by their keys", s.Outlasted}, {"beside one that a set-back had ended, unseen", s.Excused},
 	} {
 		if some.n > 0 {
 			parts = append(parts, fmt.Sprintf("%s: %d", some.of, some.n))

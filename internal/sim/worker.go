@@ -363,7 +363,7 @@ func (w *worker) unlockContext() (
 // getsIn takes a lock after the faults, when only the others are in the way.
 func (w *worker) getsIn(name string, lock contender) {
 	world := w.p.w
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute+world.lockDelay())
 	defer cancel()
 	c := world.judge.asks(w, name, lock.kind(), ctx, false)
 	h, err := lock.lock(ctx, false)

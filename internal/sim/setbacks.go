@@ -1,0 +1,105 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// A process that has noticed a set-back lets nobody in beside a hold from before. One that began
+// after it cannot know of such a hold. Neither can one that hears from etcd only once that has
+// passed all that the process knows, in the same cluster.
+
+// A setBackOf is one set-back of etcd.
+type setBackOf struct {
+	at      time.Time
+	another bool // it is another cluster since
+}
+
+// watchesSetBacks has a Session of a process tell the judge of set-backs.
+func (j *judge) watchesSetBacks(process string) etcdlock.SessionOption {
+	return etcdlock.WithTrace(&etcdlock.Trace{
+		SetBack: func(_ context.Context, e etcdlock.SetBackEvent) {
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			j.noteLocked("%s has noticed that etcd was set back: no new hold until %.4fs", process,
+				e.Until.Sub(j.began).Seconds())
+			j.noticed[process] = time.Now()
+			delete(j.knew, process)
+			if e.Until.After(j.delayed) {
+				j.delayed = e.Until
+			}
+		},
+	})
+}
+
+// mayNotKnowLocked reports whether the process of b, which began to hold after a set-back, need not
+// have noticed that.
+func (j *judge) mayNotKnowLocked(b *belief, back *setBackOf) bool {
+	process := b.who.p.name
+	knew, before := j.knew[process]
+	switch {
+	case !j.noticed[process].Before(back.at):
+		return false
+	case before && b.life != nil && b.life.put.After(back.at):
+		// The answer to the put of its key has told it.
+		return !back.another && b.life.rev > knew
+	default:
+		return true
+	}
+}
+
+// knowsLocked records that the process of b knows a revision: that of its key.
+func (j *judge) knowsLocked(b *belief) {
+	process := b.who.p.name
+	j.knew[process] = max(j.knew[process], b.hold.token)
+}
+
+// undone is the set-back that has taken away the key of a belief, or a key that is held with it, nil
+// if none has.
+func (b *belief) undone() *setBackOf {
+	if b.life != nil && b.life.undone != nil {
+		return b.life.undone
+	}
+	for _, o := range b.others {
+		if o.life != nil && o.life.undone != nil {
+			return o.life.undone
+		}
+	}
+	return nil
+}
+
+// excusedLocked reports whether b, which begins to hold, and other may both believe to hold: the key
+// of one was taken away, and its holder need not know yet. After a set-back the later one must let
+// the other end, unless its process cannot know: that is b, or other if b is from before the
+// set-back and its call returns late.
+func (j *judge) excusedLocked(b, other *belief) bool {
+	if !j.taken(b) && !j.taken(other) {
+		return false
+	}
+	later, back := b, other.undone()
+	if own := b.undone(); own != nil && (back == nil || own.at.After(back.at)) {
+		later, back = other, own
+	}
+	if back == nil || !b.whole() {
+		return true
+	}
+	if !later.excused && !j.mayNotKnowLocked(later, back) {
+		return false
+	}
+	if !later.excused && !b.kind.beside([]kind{other.kind}) {
+		j.excused++
+		later.excused = true
+	}
+	return true
+}
+
+// lockDelay is the longest time for which no hold begins after a Session has noticed a set-back.
+func (w *world) lockDelay() time.Duration {
+	if w.scenario != setBack {
+		return 0
+	}
+	return max(line.UntoldTTL, w.ttl)
+}
