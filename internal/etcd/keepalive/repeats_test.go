@@ -27,32 +27,33 @@ func newBank(periods ...time.Duration) *bankOf {
 	return b
 }
 
-// repeat has lease i ask for two repeats. Its trust ends in so many seconds from the beginning.
-func (b *bankOf) repeat(i, until int) int {
-	return b.take(b.leases[i], time.Unix(1e9+int64(until), 0), 2, b.now)
-}
+// ends is the time so many minutes from the beginning.
+func ends(minutes int) time.Time { return time.Unix(1e9+60*int64(minutes), 0) }
+
+// repeat has lease i ask for two repeats. Its trust ends in so many minutes from the beginning.
+func (b *bankOf) repeat(i, until int) int { return b.take(b.leases[i], ends(until), 2, b.now) }
 
 // drain spends what is saved up, by the last lease, whose trust ends last.
 func (b *bankOf) drain() {
 	last := len(b.leases) - 1
-	for b.repeat(last, 1e9) > 0 {
+	for b.repeat(last, 1e6) > 0 {
 	}
 }
 
 // The first repeats of a lease wait for nothing, whatever the others have spent.
 func TestTheFirstRepeatsOfALeaseWaitForNothing(t *testing.T) {
 	b := newBank(slices.Repeat([]time.Duration{5 * time.Second}, 100)...)
-	require.Equal(t, 2, b.repeat(0, 0))
+	require.Equal(t, 2, b.repeat(0, 1))
 	b.drain()
 	for i := 1; i < 50; i++ {
 		for range urgent {
-			require.Equal(t, 1, b.repeat(i, i))
+			require.Equal(t, 1, b.repeat(i, i+1))
 		}
-		require.Zero(t, b.repeat(i, i))
+		require.Zero(t, b.repeat(i, i+1))
 	}
 	// A lease that was renewed has its first repeats again.
 	b.rest(b.leases[1], b.now)
-	require.Equal(t, 1, b.repeat(1, 1))
+	require.Equal(t, 1, b.repeat(1, 2))
 }
 
 // The lease whose trust ends first is not bound by the budget. The others follow it in that order.
@@ -86,6 +87,25 @@ func TestTheLeaseThatEndsFirstIsRepeatedFirst(t *testing.T) {
 	require.Zero(t, b.repeat(3, 40))
 	b.rest(b.leases[2], b.now)
 	require.Equal(t, []int{1, 2, 3, 4, 5, 3}, b.woken)
+}
+
+// A lease whose trust has ended is no longer the first, though nothing has told so.
+func TestALeaseThatHasEndedHoldsUpNoOther(t *testing.T) {
+	b := newBank(time.Hour, time.Hour, time.Hour)
+	require.Equal(t, 2, b.repeat(0, 1))
+	b.drain()
+	for b.repeat(1, 2) > 0 {
+	}
+	require.Equal(t, ends(1), b.now.Add(b.next(b.now)))
+	b.now = ends(1)
+	b.pass(b.now)
+	require.Equal(t, []int{1}, b.woken)
+	require.Equal(t, 2, b.repeat(1, 2))
+	b.now = ends(2)
+	b.pass(b.now)
+	require.Equal(t, []int{1, 2}, b.woken)
+	require.Zero(t, b.repeat(1, 2), "its trust has ended")
+	require.Equal(t, time.Duration(never), b.next(b.now), "nor does it wait")
 }
 
 // Whatever fails, whenever, and for which leases, what is sent stays within what the budget says. The
@@ -122,7 +142,7 @@ func TestTheBudgetIsKept(t *testing.T) {
 				due[i] = b.now.Add(s.period)
 			default:
 				first, sent := !slices.ContainsFunc(b.failing, func(o *Sender) bool {
-					return o != s && !o.until.After(time.Unix(1e9+int64(until(i)), 0))
+					return o != s && !o.until.After(ends(until(i)))
 				}), s.sent
 				n := b.repeat(i, until(i))
 				if !first {
