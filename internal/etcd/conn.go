@@ -418,18 +418,17 @@ func (c *Conn) Lifetime(
 	}, nil
 }
 
-// Renewals sends the renewals of a lease, on streams that end with ctx.
-func (c *Conn) Renewals(ctx context.Context, id clientv3.LeaseID) *keepalive.Sender {
-	return keepalive.NewSender(ctx, c.client, id, c.tasks.Go)
+// Renewals sends the renewals of a lease, once in each period. wake says that one that has failed
+// may be repeated.
+func (c *Conn) Renewals(
+	id clientv3.LeaseID, period time.Duration, wake func(),
+) *keepalive.Sender {
+	return keepalive.NewSender(c.client, id, period, wake)
 }
 
 // Where is where the requests of an epoch go: a client may be moved to another cluster.
-func (c *Conn) Where(epoch *Epoch) any {
-	type where struct {
-		epoch     *Epoch
-		endpoints string
-	}
-	return where{epoch, strings.Join(c.Endpoints(), " ")}
+func (c *Conn) Where(epoch *Epoch) keepalive.Where {
+	return keepalive.Where{Endpoints: strings.Join(c.Endpoints(), " "), Since: epoch.Noticed}
 }
 
 // Renewed judges the answer to a renewal, which may be of a member that is behind. It returns the

@@ -50,6 +50,7 @@ type keeper struct {
 	next        *time.Timer // when a renewal is due
 	lastStarted time.Time
 	unanswered  int // how many sendings in a row had no good answer yet, the last one included
+	repeats         // of a renewal that has failed
 	results     chan renewal
 
 	verdict   verdict // of the last care
@@ -68,15 +69,16 @@ func (l *Lease) keep(granted time.Time) {
 	k := &keeper{
 		Lease:       l,
 		ctx:         ctx,
-		sender:      l.pool.etcd.Renewals(ctx, l.ID),
 		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
 		lastStarted: granted,
+		repeats:     repeats{granted: granted, after: granted},
 		results:     make(chan renewal),
 		cared:       make(chan cared, 1),
 		lastAudit:   granted,
 		audited:     make(chan bool, 1),
 	}
 	defer k.next.Stop()
+	k.sender = l.pool.etcd.Renewals(l.ID, l.plan.Period, k.sendSoon)
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 
@@ -114,6 +116,7 @@ func (l *Lease) keep(granted time.Time) {
 		}
 	}
 	stopAttempts()
+	k.sender.Close()
 	k.revoke()
 }
 
@@ -155,8 +158,11 @@ func (k *keeper) send() {
 		k.late.Store(true)
 		k.WakeKeeper()
 	}
+	if attempts = k.allowed(attempts); attempts == 0 {
+		return // until the budget lets it be sent
+	}
 	k.lastStarted = time.Now()
-	r := keepalive.Renewal{Sent: k.lastStarted, Anew: k.unanswered > 0}
+	r := k.renewal()
 	for range attempts {
 		k.pool.tasks.Go(func() { k.renew(r) })
 	}
@@ -168,16 +174,19 @@ func (k *keeper) send() {
 func (k *keeper) answered(r renewal) {
 	last := r.started.Equal(k.lastStarted)
 	switch {
-	case last && streamIsOver(r.err):
+	case last && streamIsOver(r.err) && !k.repeated:
 		k.unanswered = 0
+		k.failed(r)
 		k.next.Reset(0) // on another stream, which reports its own result
 	case r.err != nil:
 		k.renewalFailed(r.err)
 		if k.unanswered > 0 { // else another one, sent since or with it, was answered
+			k.failed(r)
 			k.next.Reset(k.again(r))
 		}
 	case last:
 		k.unanswered = 0
+		k.succeeded()
 		rtt := time.Since(r.started)
 		k.next.Reset(time.Until(r.started.Add(k.plan.Next(rtt))))
 	}

@@ -9,6 +9,9 @@ const leastPeriod = 10 * time.Millisecond
 // firstAgain is the pause after the first failure, if that has come back at once.
 const firstAgain = 50 * time.Millisecond
 
+// mostDoubled is how often that pause is doubled, to fourteen hours.
+const mostDoubled = 20
+
 // A Schedule says when a lease is renewed, and when that is late. All of it follows from Span, the
 // time for which a confirmed attempt is trusted. Whatever the safety margin, more than half of the
 // trust is left when a renewal is sent, and several may fail. The period is a third of the TTL
@@ -34,19 +37,20 @@ func (s Schedule) Late() time.Duration { return s.Period / 2 }
 // once is followed soon: the pause doubles up to Soon. The longer it took the later the next
 // attempt, so that an etcd that is slow gets no more of them.
 func (s Schedule) Again(n int, took time.Duration) time.Duration {
-	soon := min(firstAgain<<min(max(n-1, 0), 5), s.Soon()) // 5 doublings are above the longest pause
+	soon := min(firstAgain<<min(max(n-1, 0), mostDoubled), s.Soon())
 	return min(max(soon, took), s.longest())
 }
 
 // Soon is the pause between attempts that fail at once, in the end. At least thirty attempts fit
-// into what is left of the trust when the first one fails. (Do not make it a second, however long
+// into what is left of the trust when the first one fails. (Do not make it a second, however short
 // the TTL: of eight attempts, two of three of which fail, all fail once in 25 periods, and a
-// renewal that is in doubt needs a good read, too. TestTheShareOfFailuresThatAHoldSurvives.)
+// renewal that is in doubt needs a good read, too. TestTheShareOfFailuresThatAHoldSurvives. Nor
+// however long: with a TTL of an hour each lease then sends 1,200 for each of a healthy etcd.)
 func (s Schedule) Soon() time.Duration { return min(max(s.Period/30, leastPeriod), s.longest()) }
 
-// longest is the longest pause after a failure.
+// longest is the longest pause after a failure: a second, or more if the TTL is long.
 func (s Schedule) longest() time.Duration {
-	return min(max(s.Period/16*3, min(firstAgain, s.Late())), time.Second)
+	return max(min(max(s.Period/16*3, min(firstAgain, s.Late())), time.Second), s.Period/30)
 }
 
 // Next is how long after an attempt that was answered within rtt the next attempt is sent: the
