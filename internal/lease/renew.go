@@ -117,7 +117,7 @@ func (l *Lease) keep(granted time.Time) {
 	}
 	stopAttempts()
 	k.sender.Close()
-	k.revoke()
+	revoke(l)
 }
 
 // cared is what one care has found.

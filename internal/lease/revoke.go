@@ -7,7 +7,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 )
 
-// revoke gives the lease back, and with it every key that is left. It retries until
+// revoke gives a lease back, and with it every key that is left. It retries until
 // etcd confirms, the Session ends, or the lease must have expired: for two TTLs, and for two more
 // from a Close on.
 //
@@ -16,8 +16,8 @@ import (
 //
 // A key that was put over, with another lease or none, does not go with the lease.
 // (Do not take the end of the lease for the end of its keys. TestCloseLeavesNoKeyThatWasPutOver.)
-func (k *keeper) revoke() {
-	l, p := k.Lease, k.pool
+func revoke(l *Lease) {
+	p := l.pool
 	l.endLives(l.isOver())
 	expired := time.Now().Add(l.TTL).Add(l.TTL)
 	var retry attempt.Backoff

@@ -123,6 +123,39 @@ var mutants = []mutant{
 		killers: []killer{withMutexHeld("TestLeasesAreRenewedWhileTheSessionsMutexIsHeld")},
 	},
 	{
+		name: "one Unlock lets in all that may come in",
+		why:  "Each of them takes a few steps. But 20,000 reads that wait are let in by one Unlock, and meanwhile nobody else gets the mutex (rule 28).",
+		edits: []edit{{"localqueue.go", `	for range guard.Piece {
+		n := all.last
+`, `	for {
+		n := all.last
+`}},
+		killers: []killer{inBound("reads wait for another process", "the other process goes")},
+	},
+	{
+		name: "the end of a lease ends all holds at once",
+		why:  "It is one event. But 20,000 names may be on the lease, and meanwhile nobody gets the mutex (rule 28).",
+		edits: []edit{{"internal/queue/account.go", `	if len(a.places) > guard.Piece {
+`, `	if len(a.places) > 1e6 {
+`}},
+		killers: []killer{inBound("names are held", "the lease runs out")},
+	},
+	{
+		name: "the holder that a call waits for is sought among all",
+		why:  "The first one whose hold is not lost is told. But the holds of 20,000 reads may be lost, and each call goes through all of them (rule 28).",
+		edits: []edit{{"localqueue.go", `		if looked++; looked == queue.FewAhead {
+`, `		if looked++; looked == 1e6 {
+`}},
+		killers: []killer{inBound("reads were lost", "they come, and calls beside them")},
+	},
+	{
+		name: "what an answer shows of a line is parsed with the mutex",
+		why:  "The ticket judges it there. But the line may have thousands of permits (rule 28).",
+		edits: []edit{{"acquire.go", `	entering.Read(answer)
+`, ``}},
+		killers: []killer{inBound("another process has permits", "they come, and calls beside them")},
+	},
+	{
 		name: "a late answer revives the lease",
 		why:  "etcd says that the lease lives, so nobody else had the lock. But nobody has looked yet, and the trust was over: etcd may have given the lock away since (rule 1).",
 		edits: []edit{{"internal/lease/lease.go", `	defer p.safety.Unlock()
