@@ -82,7 +82,7 @@ var calls = []call{
 		return m, m, m.Lock(ctx)
 	}},
 	{"Lock, asks", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
-		m, err := s.Mutex(name, etcdlock.WithAsk(etcdlock.RecallRequest{}))
+		m, err := s.Mutex(name, etcdlock.WithAsk(etcdlock.RecallRequest{Grace: time.Hour}))
 		if err != nil {
 			return nil, nil, err
 		}
