@@ -297,9 +297,12 @@ func TestCallsAreToldOfTheLockDelay(t *testing.T) {
 		rw, sem := tests.RWMutexOf(t, s), tests.SemaphoreOf(t, s, 2)
 		knows(t, etcd, s)
 		etcd.Restore(0, 1)
-		noticed := notices(t, s)
+		asked := time.Now()
 		_, err := s.TryLock(t.Context(), "unused")
 		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		require.ErrorContains(t, err, why)
+		noticed := noticing{asked, time.Now()}
+		require.Less(t, time.Since(asked), 100*time.Millisecond)
 		time.Sleep(time.Second)
 		require.Empty(t, etcd.Keys("unused/"))
 
