@@ -53,22 +53,17 @@ type Lease struct {
 	why   error // why it is in that state; nil while it serves
 
 	// Guarded by Pool.safety.
-	trust   *trust.Trust // changed by trusts alone
-	expiry  *time.Timer  // of the trust
-	over    error        // why the trust has ended, nil while it goes on
-	refusal error        // of renewals since the last good one, nil if there was none
-	inTime  bool         // etcd has answered a renewal, or a put in the time of an attempt
-	read    *etcd.Epoch  // the latest one in which the keys of all holds on it were there
-	renewed struct {     // what was known when the last renewal was confirmed
-		epoch    *etcd.Epoch
-		revision int64
-	}
+	trust         *trust.Trust     // changed by trusts alone
+	expiry        *time.Timer      // of the trust
+	over          error            // why the trust has ended, nil while it goes on
+	refusal       error            // of renewals since the last good one, nil if there was none
+	inTime        bool             // etcd has answered a renewal, or a put in the time of an attempt
+	read          *etcd.Epoch      // the latest one in which the keys of all holds on it were there
 	whole, ending list.List[*Life] // of the holds on it
 
 	// News of the renewals for the keeper's care.
-	lasts   atomic.Bool // they were late, and are not
-	late    atomic.Bool // one is late
-	suspect atomic.Bool // the keys are to be audited
+	lasts atomic.Bool // they were late, and are not
+	late  atomic.Bool // one is late
 }
 
 // A Reason is why the trust in a lease has ended, as far as users tell the reasons apart.

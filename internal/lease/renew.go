@@ -134,9 +134,6 @@ func (k *keeper) care(lastAudit time.Time) (c cared) {
 	if k.lasts.Swap(false) {
 		k.tenants.MarkLocked()
 	}
-	if k.suspect.Swap(false) {
-		k.tenants.SuspectLocked()
-	}
 	if k.late.Swap(false) {
 		k.riskLocked()
 	}
@@ -306,7 +303,6 @@ func (l *Lease) confirmed(
 	l.trusts(func(t *trust.Trust) {
 		l.refusal = nil
 		l.inTimeSafe()
-		l.comparedSafe(epoch, resp.Header.GetRevision())
 		ask = t.Answered(time.Now(), sent, trust.Confirmation{
 			Member: resp.Header.GetMemberId(), Term: resp.Header.GetRaftTerm(),
 			TTL:      time.Duration(resp.TTL) * time.Second,
@@ -315,16 +311,6 @@ func (l *Lease) confirmed(
 	})
 	setBack() // last: it waits for the Session's mutex
 	return ask
-}
-
-// comparedSafe makes an audit due if a renewal's answer has a revision below the one known at
-// the renewal before, in the same epoch: that member is far behind, or etcd was set back.
-func (l *Lease) comparedSafe(told *etcd.Epoch, revision int64) {
-	if l.renewed.epoch == told && revision < l.renewed.revision {
-		l.suspect.Store(true)
-		l.WakeKeeper()
-	}
-	l.renewed.epoch, l.renewed.revision = told, told.Revision()
 }
 
 // ask finds out by a linearizable read what a confirmed renewal is worth, if that matters: no hold

@@ -39,8 +39,8 @@ var mutants = []mutant{
 	{
 		name: "the word of a leader of an older term is taken",
 		why:  "A member that is behind is not wrong. But a member that led and is cut off is wrong (rule 1).",
-		edits: []edit{{"internal/lease/trust/trust.go", `	if c.Term < known {`,
-			`	if c.Term < known && false {`}},
+		edits: []edit{{"internal/lease/trust/trust.go", `c.Doubtful || c.Term < known {`,
+			`c.Doubtful {`}},
 		killers: []killer{explorationOfTrust, core("lease/trust", "TestWhatARenewalIsWorth")},
 	},
 	{
@@ -738,8 +738,8 @@ var mutants = []mutant{
 	{
 		name: "etcd is never set back",
 		why:  "A cluster does not lose what was committed. But a restore, a wipe and a move to another cluster do (rule 26).",
-		edits: []edit{{"internal/etcd/conn.go", `		c.setBack(sent, beginAt(h))
-`, `		_ = beginAt(h)
+		edits: []edit{{"internal/etcd/conn.go", `		c.history.begin(sent.era, h)
+`, `		_ = (*history).begin
 `}},
 		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
@@ -777,6 +777,131 @@ var mutants = []mutant{
 		edits: []edit{{"internal/queue/audit.go", `p.epoch = part.Epoch // a waiter`,
 			`_ = p.epoch // a waiter`}},
 		killers: []killer{inArea("kinds", "TestReadersGoOnAfterASetBackThatLeavesTheirKey")},
+	},
+
+	{
+		name: "a set-back delays no hold",
+		why:  "The line of now says who holds. But a holder from before may not have heard of the set-back yet (rule 26).",
+		edits: []edit{{"internal/queue/delay.go", `	return max(0, d.until(last).Sub(now))
+`, `	return 0 * d.until(last).Sub(now)
+`}},
+		killers: []killer{
+			inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd"),
+			inArea("outages", "TestTheLockDelayCountsFromTheLastSetBack"), simulation(2000),
+		},
+	},
+	{
+		name:  "the lock delay is a TTL of one's own",
+		why:   "All Sessions of a program have one TTL. But other programs may lock the same name (rule 26).",
+		edits: []edit{{"internal/queue/delay.go", `max(last.own, d.longest)`, `last.own`}},
+		killers: []killer{
+			inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd"),
+			inArea("outages", "TestTheLockDelayCountsTheTTLsOfThoseThatAreKnown"),
+		},
+	},
+	{
+		name: "the lock delay counts from the request that shows the set-back",
+		why:  "Trust counts from the request. But etcd may have confirmed the holder's renewals until after that one was sent (rule 26).",
+		edits: []edit{{"internal/etcd/epoch.go", `Noticed: time.Now()}
+`, `Noticed: lastSent}
+`}, {"internal/etcd/epoch.go", `	return sending{time.Now(), e, e.revision.Load(), e.term.Load()}
+}
+`, `	lastSent = time.Now()
+	return sending{lastSent, e, e.revision.Load(), e.term.Load()}
+}
+
+var lastSent time.Time
+`}},
+		killers: []killer{inArea("outages", "TestALockDelayCountsFromTheAnswer")},
+	},
+	{
+		name: "contenders that come after a set-back lengthen the lock delay",
+		why:  "The delay is worked out as it is asked for, by all that is known. But who is met in the etcd of now holds nothing from before, and its TTL may be long.",
+		edits: []edit{{"internal/queue/line.go", `	n.delay.until(n.keys.setBack) // by those that it had met before
+`, ``}},
+		killers: []killer{
+			inArea("outages", "TestTheLockDelayDoesNotCountThoseWhoCameAfterTheSetBack"),
+		},
+	},
+	{
+		name: "a contender whose TTL is not known has the default one",
+		why:  "Nearly all have. But the default of etcd's own library is four times that (rule 26).",
+		edits: []edit{{"internal/line/value.go", `const UntoldTTL = time.Minute`,
+			`const UntoldTTL = 15 * time.Second`}},
+		killers: []killer{inArea("outages", "TestTheLockDelayCountsTheTTLsOfThoseThatAreKnown")},
+	},
+	{
+		name: "a key that outlasts its hold lengthens the lock delay",
+		why:  "It stands in line, on a lease of its own. But nobody holds by it, and that lease may last for a day.",
+		edits: []edit{{"internal/line/value.go", `		return 0, true
+`, `		return UntoldTTL, true
+`}},
+		killers: []killer{inArea("outages", "TestTheLockDelayCountsTheTTLsOfThoseThatAreKnown"),
+			core("line", "TestAValueTellsTheTTLOfItsLease")},
+	},
+	{
+		name: "a key that is put alone is held in spite of the lock delay",
+		why:  "A wait ends with the delay. But a put that finds nobody ahead needs no wait: what begins a hold asks, whichever way it came (rule 26).",
+		edits: []edit{{"hold.go", `p.StaleLocked() || p.hold == nil && p.local.DelayLocked(now) > 0 {`,
+			`p.StaleLocked() {`}},
+		killers: []killer{
+			inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd"),
+			inArea("outages", "TestReadersWaitTogetherForTheEndOfTheLockDelay"),
+		},
+	},
+	{
+		name: "a read joins one that waits for the end of the lock delay",
+		why:  "The key is first in its line, and stays it. But nobody has held by it before the set-back (rule 26).",
+		edits: []edit{{"claim.go",
+			`	case beside && n.queue.Owner().place.checkCanBeginLocked(c, time.Now()) == nil:
+`, `	case beside:
+`}, {"place.go", `		return p.hold == nil
+`, `		return false
+`}},
+		killers: []killer{inArea("outages", "TestReadersWaitTogetherForTheEndOfTheLockDelay")},
+	},
+	{
+		name: "a key that was held before a set-back is delayed as any other",
+		why:  "It is the same etcd for all. But nobody else can hold from before, and the lock stands idle for a TTL.",
+		edits: []edit{{"hold.go", `p.hold == nil && p.local.DelayLocked(now) > 0`,
+			`p.local.DelayLocked(now) > 0`}},
+		killers: []killer{inArea("outages", "TestAHoldThatASetBackLeavesIsHandedOnWithoutADelay")},
+	},
+	{
+		name: "a call that only tries waits for the end of the lock delay",
+		why:  "No other contender is known to be in the way. But it waits for one all the same: for one from before the set-back.",
+		edits: []edit{{"acquire.go", `	case a[0].Try:
+		return queue.ErrTaken
+`, ``}},
+		killers: []killer{inArea("outages", "TestCallsAreToldOfTheLockDelay")},
+	},
+	{
+		name: "what etcd confirms after a set-back is trusted",
+		why:  "It knows the lease. But the snapshot may have that and not the key: then a hold lives on that others do not see (rule 26).",
+		edits: []edit{{"internal/lease/lease.go", `	return l.read == sent && l.pool.etcd.IsPresent(sent)
+`, `	return true
+`}},
+		killers: []killer{
+			inArea("outages", "TestRenewalsAfterASetBackGiveNoTrustBeforeTheKeysWereRead"),
+		},
+	},
+	{
+		name: "each Session notices a set-back by itself",
+		why:  "Each hears from etcd. But one that hears late may hear nothing that shows it, and one that begins later knows of nothing (rule 26).",
+		edits: []edit{{"internal/etcd/epoch.go", `	return attempt.SharedBy(&histories, client, func() *history {
+		h := &history{}
+		h.present.Store(&era{})
+		return h
+	})
+`, `	_ = &histories
+	h := &history{}
+	h.present.Store(&era{})
+	return h
+`}},
+		killers: []killer{
+			inArea("outages", "TestTheSessionsOfAClientKnowOfASetBackTogether"),
+			inArea("outages", "TestASessionThatBeginsAfterASetBackNoticesItByWhatItsClientKnew"),
+		},
 	},
 
 	// ---- the line: rules 4, 12, 14, 19 and 20
@@ -1071,12 +1196,14 @@ var mutants = []mutant{
 		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
 	{
-		name: "a renewal that knows of less than the one before is a renewal",
+		name: "a renewal whose member knows of less than was known is a renewal",
 		why:  "The answer may come from a member that is behind. But it may also come from an etcd that was set back, and nothing else may show that (rule 26).",
-		edits: []edit{{"internal/lease/renew.go", `	if l.renewed.epoch == told && revision < l.renewed.revision {
-`, `	if l.renewed.epoch == told && revision < 0 {
-`}},
-		killers: []killer{inArea("watching", "TestAHoldThatIsWatchedWhileEtcdIsSetBack")},
+		edits: []edit{{"internal/lease/renew.go",
+			`!l.isReadSafe(epoch) || resp.Header.GetRevision() < revision`, `!l.isReadSafe(epoch)`}},
+		killers: []killer{
+			inArea("watching", "TestAHoldThatIsWatchedWhileEtcdIsSetBack"),
+			inArea("outages", "TestRenewalsAfterASetBackGiveNoTrustBeforeTheKeysWereRead"),
+		},
 	},
 	{
 		name: "no look once the watch is there",

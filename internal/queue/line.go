@@ -201,8 +201,9 @@ func (n *Line) unwatchLastLocked() {
 }
 
 // meetsLocked notes the longest TTL of contenders that stand in n. The Session may not learn when
-// they have gone, so it counts for good.
+// they have gone, so it counts for good: from the next set-back on.
 func (n *Line) meetsLocked(longest time.Duration) {
+	n.delay.until(n.keys.setBack) // by those that it had met before
 	n.delay.longest = max(n.delay.longest, longest)
 	n.keys.met = max(n.keys.met, longest)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -371,7 +372,7 @@ func (j *judge) removedLocked(key string, life *keyLife, change Change) {
 func (j *judge) wentBack(another bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	back := &setBackOf{time.Now(), another}
+	back := &setBackOf{time.Now(), another, maps.Clone(j.knew)}
 	j.noteLocked("etcd was set back to %d", j.cluster.store.Rev())
 	before := j.lives
 	for _, life := range before {

@@ -15,7 +15,8 @@ import (
 // A setBackOf is one set-back of etcd.
 type setBackOf struct {
 	at      time.Time
-	another bool // it is another cluster since
+	another bool             // it is another cluster since
+	knew    map[string]int64 // by process: the highest token that it had had
 }
 
 // watchesSetBacks has a Session of a process tell the judge of set-backs.
@@ -39,7 +40,7 @@ func (j *judge) watchesSetBacks(process string) etcdlock.SessionOption {
 // have noticed that.
 func (j *judge) mayNotKnowLocked(b *belief, back *setBackOf) bool {
 	process := b.who.p.name
-	knew, before := j.knew[process]
+	knew, before := back.knew[process]
 	switch {
 	case !j.noticed[process].Before(back.at):
 		return false

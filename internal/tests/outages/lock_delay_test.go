@@ -267,6 +267,26 @@ func TestTheLockDelayCountsThoseThatTheViewHasShown(t *testing.T) {
 	})
 }
 
+// Whoever comes after the set-back cannot hold since before: the delay is no longer for it.
+func TestTheLockDelayDoesNotCountThoseWhoCameAfterTheSetBack(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		knows(t, etcd, s)
+		held := takes(t, takings["Lock"], s)
+		require.NoError(t, held.unlock(t.Context()))
+		etcd.Restore(0, 2)
+		noticed := notices(t, s)
+		keys, _ := tests.Strangers(t, etcd, "n", 2)
+		in := takesLater(t, takings["Lock"], s)
+		for _, key := range keys {
+			etcd.DeleteKey(key)
+		}
+		now := tests.SoonOr(t, in, "it does not get in")
+		noticed.delays(t, tests.TTL, now.at)
+		require.NoError(t, now.unlock(t.Context()))
+	})
+}
+
 // A call that only tries is refused at once, and writes nothing; one whose own answer shows the
 // set-back takes its key away. A wait that ends says what it has waited for.
 func TestCallsAreToldOfTheLockDelay(t *testing.T) {
@@ -277,9 +297,12 @@ func TestCallsAreToldOfTheLockDelay(t *testing.T) {
 		rw, sem := tests.RWMutexOf(t, s), tests.SemaphoreOf(t, s, 2)
 		knows(t, etcd, s)
 		etcd.Restore(0, 1)
-		noticed := notices(t, s)
+		asked := time.Now()
 		_, err := s.TryLock(t.Context(), "unused")
 		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		require.ErrorContains(t, err, why)
+		noticed := noticing{asked, time.Now()}
+		require.Less(t, time.Since(asked), 100*time.Millisecond)
 		time.Sleep(time.Second)
 		require.Empty(t, etcd.Keys("unused/"))
 
