@@ -44,7 +44,8 @@ var (
 		"how many schedules TestSimulationOfTheFamily runs")
 	sumFile = flag.String("sum", "",
 		"file that keeps the sum of what has run, and from which a later run of the same seeds goes on")
-	whole = flag.Bool("log", false, "print what happened, too")
+	goroutines = flag.Int("goroutines", 1, "how many times as many goroutines each Session has")
+	whole      = flag.Bool("log", false, "print what happened, too")
 )
 
 // clientv3's watches wait on this channel, which nobody closes. A goroutine that waits on a
@@ -231,6 +232,7 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 		} else {
 			w = newWorld(seed, side)
 		}
+		w.each *= *goroutines
 		w.run()
 	})
 	if err != nil {
@@ -319,6 +321,7 @@ func divide(t *testing.T, first, seeds uint64) tally {
 		args := []string{
 			"-test.run=^" + t.Name() + "$", "-stride", fmt.Sprint(n), "-side", *sideName,
 			"-first", fmt.Sprint(first + i), "-seeds", fmt.Sprint(seeds - i), "-for", atMost.String(),
+			"-goroutines", fmt.Sprint(*goroutines),
 		}
 		if *whole {
 			args = append(args, "-log")
