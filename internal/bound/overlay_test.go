@@ -26,8 +26,8 @@ func TestTheOverlayFitsTheLibrary(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Each function of the library, and each turn of a loop, counts a step, each goroutine tells that
-// it has begun, and each mutex counts. What does not is beyond every bound unseen.
+// Each function of the library and each turn of a loop counts a step, each goroutine tells that
+// it has begun, and each mutex counts. What is left out is not seen, however often it runs.
 func TestTheOverlayLeavesNothingOut(t *testing.T) {
 	texts, err := bound.Texts(t.Context(), module, nil)
 	require.NoError(t, err)

@@ -227,8 +227,8 @@ func receivers(c unsafe.Pointer) (n int) {
 		return 0
 	}
 	type waiting struct {
-		g          unsafe.Pointer
-		next, prev *waiting
+		_    unsafe.Pointer
+		next *waiting
 	}
 	type channel struct {
 		count, size  uint
