@@ -4,6 +4,7 @@ package bound_test
 
 import (
 	"context"
+	"path"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -134,10 +135,12 @@ func (w *world) makes(c call, name string) {
 // recall recalls the holder with a key, if it listens.
 func (w *world) recall(key string) {
 	client := w.etcd.Client("operator")
-	contenders, err := etcdlock.Holders(context.Background(), client, key)
+	contenders, err := etcdlock.Contenders(context.Background(), client, path.Dir(key))
 	require.NoError(w, err)
 	for _, c := range contenders {
-		_ = etcdlock.Recall(context.Background(), client, c, etcdlock.RecallRequest{Grace: time.Hour})
+		if c.Key == key {
+			_ = etcdlock.Recall(context.Background(), client, c, etcdlock.RecallRequest{Grace: time.Hour})
+		}
 	}
 }
 

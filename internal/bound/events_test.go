@@ -26,6 +26,7 @@ func holds(c company) bool   { return c.holds }
 func waits(c company) bool   { return c.waits }
 func another(c company) bool { return c.other }
 func spare(c company) bool   { return c.spare }
+func alien(c company) bool   { return c.alien }
 func inUse(c company) bool   { return !c.spare }
 func puts(c company) bool    { return c.puts }
 func inLine(c company) bool  { return c.waits && !c.puts }
@@ -61,6 +62,12 @@ var events = []event{
 		w.etcd.Heal("a")
 		time.Sleep(ttl / 2)
 	}},
+	{"etcd freezes", always, each, func(w *world) {
+		w.etcd.Freeze()
+		time.Sleep(ttl / 2)
+		w.etcd.Thaw()
+		time.Sleep(ttl / 2)
+	}},
 	{"the lease runs out", always, each, func(w *world) { w.etcd.Cut("a"); time.Sleep(2 * ttl) }},
 	{"the lease is revoked", always, each, func(w *world) {
 		w.etcd.RevokeLease(w.s.Lease())
@@ -82,6 +89,11 @@ var events = []event{
 		time.Sleep(2 * time.Second)
 		w.recall(w.holds[0].Key())
 		time.Sleep(5 * time.Second)
+	}},
+	{"a key before them is deleted", alien, one, func(w *world) {
+		time.Sleep(time.Second)
+		countFromHere()
+		w.etcd.DeleteKey(w.etcd.Keys(name)[0])
 	}},
 	{"all watches end", always, each, func(w *world) {
 		w.etcd.CancelWatches()

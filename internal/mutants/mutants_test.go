@@ -104,6 +104,9 @@ func counted(k killer) killer {
 	return k
 }
 
+// withMutexHeld is a test of the library's own package that holds the mutex of a Session.
+func withMutexHeld(test string) killer { return counted(named(test)) }
+
 // inBound is what happens beside a company: a part of the table of steps under mutexes.
 func inBound(company, event string) killer {
 	return counted(core("bound", strings.ReplaceAll("TestBound/"+company+"/"+event, " ", "_")))
