@@ -20,7 +20,7 @@ import (
 // These tests hold the mutex of a Session while time goes on. So they need the overlay of
 // internal/bound, by which a goroutine that waits for a mutex waits at a channel:
 //
-//	.ci/bound -run SessionsMutex .
+//	go run ./internal/bound/counted -run WhileTheSessionsMutexIsHeld .
 
 const (
 	safetyTTL    = 24 * time.Second
@@ -44,7 +44,7 @@ var holdsOf = []struct {
 	most int // holds; there may be more contexts
 	lock func(s *Session, i int) (anyHold, error)
 }{
-	{"Mutexes", 10_000, func(s *Session, i int) (anyHold, error) {
+	{"Mutexes", 2_000, func(s *Session, i int) (anyHold, error) {
 		m, err := s.Mutex(fmt.Sprint(i))
 		if err != nil {
 			return nil, err
@@ -72,7 +72,7 @@ var holdsOf = []struct {
 		}
 		return sem.Acquire(context.Background(), 1)
 	}},
-	{"names of LockAll", 1000, func(s *Session, i int) (anyHold, error) {
+	{"names of LockAll", 300, func(s *Session, i int) (anyHold, error) {
 		var names []string
 		for j := range 10 {
 			names = append(names, fmt.Sprint(i, "-", j))
@@ -191,9 +191,9 @@ func some(all []*watched) []*watched {
 	return slices.Concat(all[:1], all[len(all)/2:len(all)/2+1], all[len(all)-1:])
 }
 
-// The mutex of a Session is held for ten TTLs, and etcd does not answer. Each context has ended
-// when the trust in the lease has, with the LostError of its own hold as the cause. Meanwhile
-// Token, Err and Cause tell the truth.
+// The mutex of a Session is held for ten TTLs, and etcd does not answer. Each context ends with the
+// trust in the lease, with the LostError of its own hold as the cause. Meanwhile Token, Err and
+// Cause tell the truth.
 //
 //	0     8                 10                  29                   250
 //	lock  the last renewal  the mutex is taken  the trust has ended  the mutex is free
@@ -203,12 +203,12 @@ func TestHoldsEndInTimeWhileTheSessionsMutexIsHeld(t *testing.T) {
 		taken := time.Now()
 		until := taken.Add(renewedAt + safetyTTL - safetyMargin - takenAt)
 		etcd.Cut("a")
-		time.Sleep(time.Until(until) - 1)
+		time.Sleep(time.Until(until) - time.Nanosecond)
 		told := true
 		for _, c := range some(all) {
 			told = told && c.saysWhole(t)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		for _, c := range some(all) { // whatever runs first at this instant
 			told = told && c.saysLost(t)
 		}
@@ -230,8 +230,8 @@ func TestHoldsEndInTimeWhileTheSessionsMutexIsHeld(t *testing.T) {
 	})
 }
 
-// The mutex of a Session is held for three TTLs, and etcd is well. The lease is renewed as ever,
-// and each hold is whole then, and afterwards.
+// The mutex of a Session is held for three TTLs, and etcd is well. The lease is renewed as ever.
+// Each hold is whole meanwhile and afterwards.
 func TestLeasesAreRenewedWhileTheSessionsMutexIsHeld(t *testing.T) {
 	withMutexHeld(t, func(t *testing.T, etcd *fake.Server, all []*watched) {
 		renewals, told := etcd.Counts()[fake.KeepAlive], true

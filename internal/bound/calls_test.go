@@ -4,6 +4,7 @@ package bound_test
 
 import (
 	"context"
+	"path"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -13,88 +14,75 @@ import (
 
 // A call is one that locks a name.
 type call struct {
-	name string
-	make func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error)
+	name  string
+	locks func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error)
 }
 
 var calls = []call{
-	{"Lock", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
-		m, err := s.Mutex(name)
+	{"Lock", locks()},
+	{"TryLock", byMutex((*etcdlock.Mutex).TryLock)},
+	{"RLock", byRWMutex((*etcdlock.RWMutex).RLock)},
+	{"TryRLock", byRWMutex((*etcdlock.RWMutex).TryRLock)},
+	{"Acquire", bySemaphore((*etcdlock.Semaphore).Acquire)},
+	{"TryAcquire", bySemaphore((*etcdlock.Semaphore).TryAcquire)},
+	{"LockAll", withAnother((*etcdlock.Session).LockAll)},
+	{"TryLockAll", withAnother((*etcdlock.Session).TryLockAll)},
+	{"Lock that lingers", locks(etcdlock.WithLinger(time.Second), etcdlock.WithHandoff(10))},
+	{"Lock that lasts", locks(etcdlock.WithMinHold(time.Second), etcdlock.WithMaxHold(time.Hour))},
+	{"Lock that asks", locks(etcdlock.WithAsk(etcdlock.RecallRequest{Grace: time.Hour}))},
+}
+
+type locksByName = func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error)
+
+func locks(opts ...etcdlock.Option) locksByName {
+	return byMutex((*etcdlock.Mutex).Lock, opts...)
+}
+
+func byMutex(
+	lock func(m *etcdlock.Mutex, ctx context.Context) error, opts ...etcdlock.Option,
+) locksByName {
+	return func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
+		m, err := s.Mutex(name, opts...)
 		if err != nil {
 			return nil, nil, err
 		}
-		return m, m, m.Lock(ctx)
-	}},
-	{"TryLock", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
-		m, err := s.Mutex(name)
-		if err != nil {
-			return nil, nil, err
-		}
-		return m, m, m.TryLock(ctx)
-	}},
-	{"RLock", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
+		return m, m, lock(m, ctx)
+	}
+}
+
+func byRWMutex(
+	lock func(rw *etcdlock.RWMutex, ctx context.Context) (*etcdlock.Hold, error),
+) locksByName {
+	return func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
 		rw, err := s.RWMutex(name)
 		if err != nil {
 			return nil, nil, err
 		}
-		h, err := rw.RLock(ctx)
+		h, err := lock(rw, ctx)
 		return h, rw, err
-	}},
-	{"TryRLock", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
-		rw, err := s.RWMutex(name)
-		if err != nil {
-			return nil, nil, err
-		}
-		h, err := rw.TryRLock(ctx)
-		return h, rw, err
-	}},
-	{"Acquire", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
+	}
+}
+
+func bySemaphore(
+	lock func(s *etcdlock.Semaphore, ctx context.Context, n int) (*etcdlock.Hold, error),
+) locksByName {
+	return func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
 		sem, err := s.Semaphore(name, most)
 		if err != nil {
 			return nil, nil, err
 		}
-		h, err := sem.Acquire(ctx, 1)
+		h, err := lock(sem, ctx, 1)
 		return h, sem, err
-	}},
-	{"TryAcquire", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
-		sem, err := s.Semaphore(name, most)
-		if err != nil {
-			return nil, nil, err
-		}
-		h, err := sem.TryAcquire(ctx, 1)
-		return h, sem, err
-	}},
-	{"LockAll", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
-		h, err := s.LockAll(ctx, name, "another")
+	}
+}
+
+func withAnother(
+	lock func(s *etcdlock.Session, ctx context.Context, names ...string) (*etcdlock.Hold, error),
+) locksByName {
+	return func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
+		h, err := lock(s, ctx, name, "another")
 		return h, nil, err
-	}},
-	{"TryLockAll", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
-		h, err := s.TryLockAll(ctx, name, "another")
-		return h, nil, err
-	}},
-	{"Lock, lingers", func(
-		ctx context.Context, s *etcdlock.Session, name string,
-	) (held, closer, error) {
-		m, err := s.Mutex(name, etcdlock.WithLinger(time.Second), etcdlock.WithHandoff(10))
-		if err != nil {
-			return nil, nil, err
-		}
-		return m, m, m.Lock(ctx)
-	}},
-	{"Lock, asks", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
-		m, err := s.Mutex(name, etcdlock.WithAsk(etcdlock.RecallRequest{Grace: time.Hour}))
-		if err != nil {
-			return nil, nil, err
-		}
-		return m, m, m.Lock(ctx)
-	}},
-	{"Lock, lasts", func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error) {
-		m, err := s.Mutex(name, etcdlock.WithMinHold(time.Second), etcdlock.WithMaxHold(time.Minute))
-		if err != nil {
-			return nil, nil, err
-		}
-		return m, m, m.Lock(ctx)
-	}},
+	}
 }
 
 // makes makes a call, asks and changes the hold, and ends it. A call that waits gives up.
@@ -110,7 +98,7 @@ func (w *world) makes(c call, name string) {
 	what := c.name + " of " + name
 	w.count(what, one, func() {
 		go func() {
-			h, of, err := c.make(ctx, w.s, name)
+			h, of, err := c.locks(ctx, w.s, name)
 			came <- result{h, of, err}
 		}()
 	})
@@ -147,10 +135,12 @@ func (w *world) makes(c call, name string) {
 // recall recalls the holder with a key, if it listens.
 func (w *world) recall(key string) {
 	client := w.etcd.Client("operator")
-	contenders, err := etcdlock.Holders(context.Background(), client, key)
+	contenders, err := etcdlock.Contenders(context.Background(), client, path.Dir(key))
 	require.NoError(w, err)
 	for _, c := range contenders {
-		_ = etcdlock.Recall(context.Background(), client, c, etcdlock.RecallRequest{Grace: time.Hour})
+		if c.Key == key {
+			_ = etcdlock.Recall(context.Background(), client, c, etcdlock.RecallRequest{Grace: time.Hour})
+		}
 	}
 }
 

@@ -26,6 +26,7 @@ type company struct {
 	other bool // they wait for another process
 	spare bool // they are keys that linger
 	puts  bool // their puts are under way
+	alien bool // one waits for keys that are of no process
 }
 
 const most = 65_535 // permits
@@ -264,6 +265,16 @@ var companies = []company{
 	{name: "another process has permits", slow: true, come: func(w *world) {
 		w.strangers(line.Shape{Kind: line.Permit, Weight: 1, Limit: most})
 	}},
+	{name: "a permit waits behind those of other processes", slow: true, waits: true, alien: true,
+		come: func(w *world) {
+			w.strangers(line.Shape{Kind: line.Permit, Weight: 1, Limit: uint16(w.n)})
+			sem := w.semaphore(w.n)
+			w.each(func(ctx context.Context, i int) {
+				if i == 0 {
+					w.came(sem.Acquire(ctx, 1))
+				}
+			})
+		}},
 	{name: "other processes read", come: func(w *world) { w.strangers(line.Shape{Kind: line.Read}) }},
 	{name: "other processes lock", come: func(w *world) { w.strangers(line.Shape{}) }},
 }

@@ -26,6 +26,7 @@ func holds(c company) bool   { return c.holds }
 func waits(c company) bool   { return c.waits }
 func another(c company) bool { return c.other }
 func spare(c company) bool   { return c.spare }
+func alien(c company) bool   { return c.alien }
 func inUse(c company) bool   { return !c.spare }
 func puts(c company) bool    { return c.puts }
 func inLine(c company) bool  { return c.waits && !c.puts }
@@ -48,9 +49,10 @@ var events = []event{
 	}},
 
 	// Of the lease.
-	// (In a Session of many names an audit of all keys follows.)
-	{"a renewal is answered", always, each, func(w *world) { w.renews(fake.Effect{}) }},
-	{"a renewal fails", always, each, func(w *world) { w.renews(fake.Effect{Before: fake.Unavailable}) }},
+	{"a renewal is answered", always, one, func(w *world) { w.renews(fake.Effect{}) }},
+	{"a renewal fails", always, one, func(w *world) {
+		w.renews(fake.Effect{Before: fake.Unavailable})
+	}},
 	// No place is taken on the lease any more, which may concern whatever waits beside a place there.
 	{"the answer to a put is lost", inUse, each, losesAnAnswer},
 	{"the answer to a put is lost, and what lingers goes", spare, each, losesAnAnswer},
@@ -58,6 +60,12 @@ var events = []event{
 		w.etcd.Cut("a")
 		time.Sleep(ttl / 2)
 		w.etcd.Heal("a")
+		time.Sleep(ttl / 2)
+	}},
+	{"etcd freezes", always, each, func(w *world) {
+		w.etcd.Freeze()
+		time.Sleep(ttl / 2)
+		w.etcd.Thaw()
 		time.Sleep(ttl / 2)
 	}},
 	{"the lease runs out", always, each, func(w *world) { w.etcd.Cut("a"); time.Sleep(2 * ttl) }},
@@ -82,7 +90,15 @@ var events = []event{
 		w.recall(w.holds[0].Key())
 		time.Sleep(5 * time.Second)
 	}},
-	{"all watches end", always, each, func(w *world) { w.etcd.CancelWatches(); time.Sleep(time.Second) }},
+	{"a key before them is deleted", alien, one, func(w *world) {
+		time.Sleep(time.Second)
+		countFromHere()
+		w.etcd.DeleteKey(w.etcd.Keys(name)[0])
+	}},
+	{"all watches end", always, each, func(w *world) {
+		w.etcd.CancelWatches()
+		time.Sleep(time.Second)
+	}},
 	{"etcd is set back", always, each, func(w *world) {
 		w.etcd.Restore(w.etcd.Snapshot(), 2)
 		time.Sleep(ttl / 2)
@@ -141,8 +157,8 @@ func losesAnAnswer(w *world) {
 	_, _ = w.s.Lock(ctx, "free")
 }
 
-// renews lets time pass until the next renewal, on which an effect is had, is about to be answered,
-// and counts what follows at once. (What the keeper does as it sends the renewal is over by then.)
+// renews lets time pass until a renewal, which has an effect, is about to be answered, and counts
+// what follows at once. (What the keeper does as it sends the renewal is over by then.)
 func (w *world) renews(effect fake.Effect) {
 	effect.Delay = 2 * time.Millisecond
 	w.etcd.Intercept(func(c fake.Call) fake.Effect {

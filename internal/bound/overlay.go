@@ -191,11 +191,15 @@ func (f *fileChange) begins(call *ast.CallExpr) {
 		f.insert(fn.Body.Lbrace+1, " "+alias+".Began(); ")
 		return
 	}
-	if len(call.Args) > 0 {
-		f.fail(call, "a goroutine begins with arguments")
+	if len(call.Args) > 2 {
+		f.fail(call, "package steps begins no goroutine with so many arguments")
 	}
-	f.insert(call.Pos(), "func() { "+alias+".Began(); ")
-	f.insert(call.End(), " }()")
+	f.insert(call.Pos(), fmt.Sprintf("%s.Go%d(", alias, len(call.Args)))
+	separator := ""
+	if len(call.Args) > 0 {
+		separator = ", "
+	}
+	f.changes = append(f.changes, change{f.offset(call.Lparen), f.offset(call.Lparen) + 1, separator})
 }
 
 // mutex replaces the type of a mutex.

@@ -98,13 +98,18 @@ func ofFamily(seeds int) killer {
 // named is a test of the library's own package.
 func named(test string) killer { return killer{dir: ".", test: test} }
 
+// counted is k with the library that counts its steps, whose mutexes a test may hold.
+func counted(k killer) killer {
+	k.counted = true
+	return k
+}
+
 // withMutexHeld is a test of the library's own package that holds the mutex of a Session.
-func withMutexHeld(test string) killer { return killer{dir: ".", test: test, counted: true} }
+func withMutexHeld(test string) killer { return counted(named(test)) }
 
 // inBound is what happens beside a company: a part of the table of steps under mutexes.
 func inBound(company, event string) killer {
-	test := strings.ReplaceAll("TestBound/"+company+"/"+event, " ", "_")
-	return killer{dir: "./internal/bound", test: test, counted: true}
+	return counted(core("bound", strings.ReplaceAll("TestBound/"+company+"/"+event, " ", "_")))
 }
 
 // inArea is a test of the library from outside, by its area.
@@ -420,8 +425,7 @@ func (b *binaries) of(t *testing.T, k killer) (binary string) {
 		}
 		binary := filepath.Join(b.t.TempDir(), "killer.test")
 		output, err := goCommand(b.t, "test", "-c", "-tags", tags, "-vet=off",
-			"-overlay", plant(b.t, texts),
-			"-ldflags", "-s -w", "-o", binary, k.dir).CombinedOutput()
+			"-overlay", plant(b.t, texts), "-ldflags", "-s -w", "-o", binary, k.dir).CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("%w:\n%s", err, output)
 		}

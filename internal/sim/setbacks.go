@@ -58,8 +58,8 @@ func (j *judge) knowsLocked(b *belief) {
 	j.knew[process] = max(j.knew[process], b.hold.token)
 }
 
-// undone is the set-back that has taken away the key of a belief, or a key that is held with it, nil
-// if none has.
+// undone is the set-back that has taken away the key of a belief, or a key that is held with it,
+// nil if none has.
 func (b *belief) undone() *setBackOf {
 	if b.life != nil && b.life.undone != nil {
 		return b.life.undone
@@ -72,9 +72,9 @@ func (b *belief) undone() *setBackOf {
 	return nil
 }
 
-// excusedLocked reports whether b, which begins to hold, and other may both believe to hold: the key
-// of one was taken away, and its holder need not know yet. After a set-back the later one must let
-// the other end, unless its process cannot know: that is b, or other if b is from before the
+// excusedLocked reports whether b, which begins to hold, and other may both believe to hold: the
+// key of one was taken away, and its holder need not know yet. After a set-back the later one must
+// let the other end, unless its process cannot know: that is b, or other if b is from before the
 // set-back and its call returns late.
 func (j *judge) excusedLocked(b, other *belief) bool {
 	if !j.taken(b) && !j.taken(other) {

@@ -177,6 +177,24 @@ func current() *section {
 // come: it has none of the goroutine that has begun it.
 func Began() { setLabel(nil) }
 
+// Go0 is what a goroutine begins with that calls f.
+func Go0(f func()) {
+	Began()
+	f()
+}
+
+// Go1 is Go0 for an f with an argument.
+func Go1[A any](f func(A), a A) {
+	Began()
+	f(a)
+}
+
+// Go2 is Go0 for an f with two arguments.
+func Go2[A, B any](f func(A, B), a A, b B) {
+	Began()
+	f(a, b)
+}
+
 // At counts one step at a site.
 func At(site int) { passed(site, 1) }
 
@@ -227,8 +245,8 @@ func receivers(c unsafe.Pointer) (n int) {
 		return 0
 	}
 	type waiting struct {
-		g          unsafe.Pointer
-		next, prev *waiting
+		_    unsafe.Pointer
+		next *waiting
 	}
 	type channel struct {
 		count, size  uint
