@@ -278,7 +278,8 @@ func TestS30WhoHasLivedThroughASetBackLeavesTheHolderItsTime(t *testing.T) {
 						proxy.Refuse()
 						proxy.Reset()
 					}
-					away := 100*time.Millisecond + 2900*time.Millisecond*time.Duration(tr.i*7%tr.n)/time.Duration(tr.n)
+					step := 2900 * time.Millisecond / time.Duration(tr.n)
+					away := 100*time.Millisecond + step*time.Duration(tr.i*7%tr.n)
 					s.goBackAfter(tr, away, saved, 0)
 					served := now()
 					if next == nil {

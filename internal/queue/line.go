@@ -167,7 +167,8 @@ func (n *Line) WatchLocked(partial bool) *view {
 	}
 	if n.view == nil {
 		v := &view{
-			line: n, epoch: n.keys.etcd.Epoch(), from: line.Prefix(n.Name), to: clientv3.WithPrefix(), partial: partial,
+			line: n, epoch: n.keys.etcd.Epoch(), partial: partial,
+			from: line.Prefix(n.Name), to: clientv3.WithPrefix(),
 			again: make(chan struct{}, 1), needed: time.Now(),
 		}
 		if partial {

@@ -516,7 +516,8 @@ func (j *judge) turnsLocked(
 			return b.hold.token == rev && (b.whole() || b.ceded())
 		})
 		switch {
-		case held, mayLinger, time.Now().Before(j.delayed), j.lives[at].stays(), !k.beside(kindsIn(line[:i])), j.waitsElsewhere(v, at),
+		case held, mayLinger, time.Now().Before(j.delayed), j.lives[at].stays(),
+			!k.beside(kindsIn(line[:i])), j.waitsElsewhere(v, at),
 			!j.counts(j.lives[at].owner):
 			delete(since, at)
 		case since[at].IsZero():

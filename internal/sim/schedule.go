@@ -550,7 +550,7 @@ func (w *world) patience() time.Duration {
 	for _, p := range w.processes {
 		holds += p.last
 	}
-	return 3*time.Minute + w.lockDelay() + time.Duration(holds)*w.ttl/3
+	return time.Duration(w.times)*3*time.Minute + w.lockDelay() + time.Duration(holds)*w.ttl/3
 }
 
 // settle waits for the workers, and judges what they leave behind.

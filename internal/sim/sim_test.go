@@ -232,7 +232,8 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 		} else {
 			w = newWorld(seed, side)
 		}
-		w.each *= *goroutines
+		w.times = *goroutines
+		w.each *= w.times
 		w.run()
 	})
 	if err != nil {

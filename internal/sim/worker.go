@@ -363,7 +363,8 @@ func (w *worker) unlockContext() (
 // getsIn takes a lock after the faults, when only the others are in the way.
 func (w *worker) getsIn(name string, lock contender) {
 	world := w.p.w
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute+world.lockDelay())
+	bound := time.Duration(world.times)*time.Minute + world.lockDelay()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
 	c := world.judge.asks(w, name, lock.kind(), ctx, false)
 	h, err := lock.lock(ctx, false)

@@ -37,6 +37,7 @@ type world struct {
 	reading  int      // in the family's story: how many of ten contenders read
 	several  int      // likewise, how many want several names at once
 	leading  int      // likewise, how many are candidates
+	times    int      // how many times as many goroutines there are as usual
 	recalls  bool     // an operator recalls holds and waiters
 	informs  bool     // holders change their infos
 	asks     bool     // likewise, some waits ask the holder, and some holds do not listen
@@ -145,7 +146,7 @@ func newWorld(seed uint64, side Side) *world {
 	r := generator(seed, "world")
 	w := &world{
 		seed: seed, side: side, scenario: scenarioOf(seed),
-		story: mutexes, names: side.names, peer: -1, each: workers,
+		story: mutexes, names: side.names, peer: -1, each: workers, times: 1,
 		ttl:  time.Duration(2+r.IntN(2)) * time.Second,
 		net:  NewNet(seed),
 		ends: time.Now().Add(faultsLast),

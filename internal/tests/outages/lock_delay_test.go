@@ -30,7 +30,9 @@ type taking func(
 ) func(ctx context.Context) (hold context.Context, unlock func(context.Context) error, err error)
 
 // of makes a taking of a call.
-func of(call func(t *testing.T, s *etcdlock.Session) func(context.Context) (*etcdlock.Hold, error)) taking {
+func of(
+	call func(t *testing.T, s *etcdlock.Session) func(context.Context) (*etcdlock.Hold, error),
+) taking {
 	return func(t *testing.T, s *etcdlock.Session) func(context.Context) (
 		context.Context, func(context.Context) error, error,
 	) {
@@ -335,7 +337,8 @@ func TestCallsAreToldOfTheLockDelay(t *testing.T) {
 		require.ErrorIs(t, err, etcdlock.ErrLocked)
 		require.ErrorContains(t, err, why+"20.9")
 		_, err = s.Lock(tests.Within(t, 2*time.Second), "m")
-		require.Regexp(t, `^etcdlock: lock "m": 1st in line, `+why+`18\.9\d*s: context deadline exceeded$`,
+		text := `^etcdlock: lock "m": 1st in line, ` + why + `18\.9\d*s: context deadline exceeded$`
+		require.Regexp(t, text,
 			err.Error())
 		_, err = s.LockAll(tests.Within(t, 2*time.Second), "l", "m")
 		require.ErrorIs(t, err, etcdlock.ErrLocked)
@@ -571,7 +574,9 @@ func TestAMemberThatIsBehindCostsNoHold(t *testing.T) {
 		hold := tests.LockWithin(t, mu, time.Second)
 		etcd.Intercept(func(c fake.Call) (effect fake.Effect) {
 			if c.Method == fake.KeepAlive {
-				effect.Edit = func(reply any) { reply.(*clientv3.LeaseKeepAliveResponse).ResponseHeader.Revision = 1 }
+				effect.Edit = func(reply any) {
+					reply.(*clientv3.LeaseKeepAliveResponse).ResponseHeader.Revision = 1
+				}
 			}
 			return effect
 		})
