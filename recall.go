@@ -217,16 +217,3 @@ func (c *recallState) stopLocked() {
 		c.timer.Stop()
 	}
 }
-
-// overLocked reports whether a request has come, and its grace is over.
-func (c *recallState) overLocked(now time.Time) bool {
-	return c != nil && c.end != nil && !now.Before(c.ends)
-}
-
-// cappedLocked is until, or the end of the grace if that is sooner.
-func (c *recallState) cappedLocked(until time.Time) time.Time {
-	if c != nil && c.end != nil && c.ends.Before(until) {
-		return c.ends
-	}
-	return until
-}
