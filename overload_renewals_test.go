@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,15 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/race"
 )
-
-// A fleet is the Sessions of one client, each of which holds a lock.
-type fleet struct {
-	etcd     *fake.Server
-	sessions []*Session
-	holds    []*Mutex
-	lost     []context.Context
-}
 
 // A group is some Sessions of a fleet that are alike.
 type group struct {
@@ -27,58 +21,62 @@ type group struct {
 	ttl      time.Duration
 }
 
-// period is the time from one renewal of a lease to the next, while etcd is well.
-func (g group) period() time.Duration { return g.ttl / 3 }
+// A fleet is the Sessions of one client, each of which holds a lock.
+type fleet struct {
+	etcd    *fake.Server
+	healthy float64 // renewals in a minute while etcd is well
+	holds   []context.Context
+}
 
-// inFleet runs f beside a fleet at rest, whose renewals are due at any time.
+// inFleet runs f beside a fleet whose renewals are due at any time.
 func inFleet(t *testing.T, several bool, groups []group, f func(t *testing.T, a *fleet)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		etcd := fake.NewServer()
-		etcd.ForgetCalls()
-		client := etcd.Client("a")
-		a := &fleet{etcd: etcd}
+		a := &fleet{etcd: fake.NewServer()}
+		a.etcd.ForgetCalls()
+		client := a.etcd.Client("a")
 		r := rand.New(rand.NewPCG(1, 1))
-		begins := make(chan func())
-		waits := 0
+		var sessions []*Session
+		var locks []*Mutex
+		var begin sync.WaitGroup
 		for _, g := range groups {
+			a.healthy += float64(g.sessions) * float64(time.Minute) / float64(g.ttl/3)
 			for range g.sessions {
 				s, err := NewSession(client, WithTTL(g.ttl))
 				require.NoError(t, err)
 				s.etcd.Several = func() bool { return several }
-				mu, err := s.Mutex(fmt.Sprint(len(a.sessions)))
+				mu, err := s.Mutex(fmt.Sprint(len(locks)))
 				require.NoError(t, err)
-				a.sessions, a.holds = append(a.sessions, s), append(a.holds, mu)
-				waits++
-				time.AfterFunc(rand.N(g.period()), func() {
-					begins <- func() { require.NoError(t, mu.Lock(context.Background())) }
+				sessions, locks = append(sessions, s), append(locks, mu)
+				pause := time.Duration(r.Int64N(int64(g.ttl / 3)))
+				begin.Go(func() {
+					time.Sleep(pause)
+					require.NoError(t, mu.Lock(context.Background()))
 				})
 			}
 		}
-		_ = r
-		for range waits {
-			(<-begins)()
-		}
-		for _, mu := range a.holds {
-			a.lost = append(a.lost, mu.Context(context.Background()))
+		begin.Wait()
+		for _, mu := range locks {
+			a.holds = append(a.holds, mu.Context(context.Background()))
 		}
 		f(t, a)
-		etcd.Intercept(nil)
-		for _, s := range a.sessions {
+		a.etcd.Intercept(nil)
+		for _, s := range sessions {
 			require.NoError(t, s.Close(context.Background()))
 		}
 	})
 }
 
-// renewals counts what is sent in a time.
+// renewals counts those that are sent in a time.
 func (a *fleet) renewals(d time.Duration) int {
 	before := a.etcd.Counts()[fake.KeepAlive]
 	time.Sleep(d)
 	return a.etcd.Counts()[fake.KeepAlive] - before
 }
 
-// gone is how many holds were lost.
-func (a *fleet) gone() (n int) {
-	for _, hold := range a.lost {
+// lost is how many holds were lost.
+func (a *fleet) lost() (n int) {
+	for _, hold := range a.holds {
 		if hold.Err() != nil {
 			n++
 		}
@@ -86,31 +84,79 @@ func (a *fleet) gone() (n int) {
 	return n
 }
 
-// A share of all renewals fails at once.
-func TestRenewalsThatFailAtOnceHaveABudget(t *testing.T) {
-	for _, several := range []bool{true} {
-		for _, g := range []group{
-			{200, 15 * time.Second}, {200, 3 * time.Minute}, {200, 2 * time.Second}, {10, 15 * time.Second}, {1, 15 * time.Second},
-		} {
-			for _, share := range []float64{2. / 3, 3. / 4, 4. / 5, 9. / 10, 1} {
-				began := time.Now()
-				defer func() { t.Log(time.Since(began)) }()
-				inFleet(t, several, []group{g}, func(t *testing.T, a *fleet) {
-					time.Sleep(2 * g.period())
-					failing := fails(1, share, transients)
-					a.etcd.Intercept(func(c fake.Call) fake.Effect {
-						if c.Method == fake.KeepAlive || c.Method == fake.Range {
-							return failing(c)
-						}
-						return fake.Effect{}
-					})
-					first := a.renewals(time.Second)
-					sent := first + a.renewals(59*time.Second)
-					healthy := float64(g.sessions) * float64(time.Minute) / float64(g.period())
-					t.Logf("%v, several %t, %.2f fail: %d in a second, %d renewals in a minute, %.1f times; %d lost",
-						g, several, share, first, sent, float64(sent)/healthy, a.gone())
-				})
-			}
+// renewalsFail makes a share of the renewals fail at once, and of the reads that ask what a renewal
+// is worth.
+func renewalsFail(share float64) func(fake.Call) fake.Effect {
+	failing := fails(1, share, transients)
+	return func(c fake.Call) fake.Effect {
+		if c.Method == fake.KeepAlive || c.Method == fake.Range {
+			return failing(c)
 		}
+		return fake.Effect{}
+	}
+}
+
+// Renewals fail at once, some or all. Over a minute the Sessions of a client send at most five times
+// the renewals of a healthy etcd. While two of three fail they lose no hold.
+func TestRenewalsThatFailAtOnceHaveABudget(t *testing.T) {
+	for _, row := range []struct {
+		groups  []group
+		several bool
+	}{
+		{[]group{{100, 2 * time.Second}}, true},
+		{[]group{{200, 15 * time.Second}}, false},
+		{[]group{{race.Fewer(1000, 200), 15 * time.Second}}, true},
+		{[]group{{200, 3 * time.Minute}}, true},
+		{[]group{{50, 3 * time.Second}, {50, 15 * time.Second}, {100, 3 * time.Minute}}, true},
+	} {
+		for _, share := range []float64{2. / 3, 9. / 10, 1} {
+			inFleet(t, row.several, row.groups, func(t *testing.T, a *fleet) {
+				a.etcd.Intercept(renewalsFail(share))
+				times := float64(a.renewals(time.Minute)) / a.healthy
+				t.Logf("%v, %.0f %% fail: %.1f times the renewals, %d lost", row, 100*share, times, a.lost())
+				require.LessOrEqual(t, times, 5.)
+				if share < .7 {
+					require.Zero(t, a.lost())
+				}
+			})
+		}
+	}
+}
+
+// Two of three requests of all kinds fail at once, for minutes. However many Sessions share the
+// budget of a client, and whatever their TTLs, none loses its hold.
+func TestNoSessionOfAClientLosesItsHoldWhileTwoOfThreeFail(t *testing.T) {
+	for _, groups := range [][]group{
+		{{1, 15 * time.Second}},
+		{{10, 15 * time.Second}},
+		{{200, 15 * time.Second}},
+		{{10, 2 * time.Second}},
+		{{5, 2 * time.Second}, {20, 15 * time.Second}, {20, time.Minute}, {1, time.Hour}},
+	} {
+		for _, several := range []bool{false, true} {
+			inFleet(t, several, groups, func(t *testing.T, a *fleet) {
+				a.etcd.Intercept(fails(1, 2./3, transients))
+				time.Sleep(time.Duration(race.Fewer(10, 3)) * time.Minute)
+				require.Zero(t, a.lost(), "%v, several endpoints: %t", groups, several)
+			})
+		}
+	}
+}
+
+// All renewals fail for a minute. When etcd is back, all leases are renewed soon, with few renewals
+// more than there are leases.
+func TestAllLeasesAreRenewedSoonWhenEtcdIsBack(t *testing.T) {
+	const sessions = 200
+	for _, several := range []bool{false, true} {
+		inFleet(t, several, []group{{sessions, 3 * time.Minute}}, func(t *testing.T, a *fleet) {
+			a.etcd.Intercept(renewalsFail(1))
+			time.Sleep(time.Minute) // in which each was due
+			a.etcd.Intercept(nil)
+			sent := a.renewals(3 * time.Second)
+			require.GreaterOrEqual(t, sent, sessions)
+			require.LessOrEqual(t, sent, 2*sessions)
+			time.Sleep(3 * time.Minute)
+			require.Zero(t, a.lost())
+		})
 	}
 }

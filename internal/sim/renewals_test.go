@@ -459,6 +459,51 @@ func TestStreamsThatCannotBeOpenedLoseNoHold(t *testing.T) {
 	}
 }
 
+// The renewals of many Sessions of a client go on few streams, though each lease has a message in each
+// period. When these streams end, as at the restart of a member, few others take their place: with
+// user and password each would be a login.
+func TestALostStreamIsReplacedOnceForAllLeases(t *testing.T) {
+	const sessions, few = 100, 8
+	for _, known := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d endpoints", known), func(t *testing.T) {
+			holding(t, 1, known, func(t *testing.T, w *renewer, hold context.Context) {
+				w.slow(time.Millisecond)
+				holds := []context.Context{hold}
+				r := generator(1, "sessions")
+				for i := range sessions - 1 {
+					s, err := etcdlock.NewSession(w.client, etcdlock.WithTTL(renewTTL))
+					require.NoError(t, err)
+					defer func() { require.NoError(t, s.Close(context.Background())) }()
+					mu, err := s.Mutex(fmt.Sprint(i))
+					require.NoError(t, err)
+					require.NoError(t, mu.Lock(t.Context()))
+					holds = append(holds, mu.Context(context.Background()))
+					time.Sleep(time.Duration(r.Int64N(int64(renewTTL / 3 * 2 / sessions))))
+				}
+				time.Sleep(2 * renewTTL)
+				before, sent, open := w.opened()
+				require.LessOrEqual(t, open, few)
+				time.Sleep(renewTTL)
+				after, sentAfter, _ := w.opened()
+				require.InDelta(t, 3*sessions, sentAfter-sent, sessions/10)
+				require.LessOrEqual(t, after-before, 1)
+				for range 5 {
+					before, _, _ = w.opened()
+					for m := range known {
+						w.net.Reset("one", fmt.Sprint("m", m))
+					}
+					time.Sleep(renewTTL)
+					after, _, _ = w.opened()
+					require.LessOrEqual(t, after-before, few)
+					for _, hold := range holds {
+						require.NoError(t, hold.Err(), "%v", context.Cause(hold))
+					}
+				}
+			})
+		})
+	}
+}
+
 // A lease that nobody uses is given back after two TTLs, with its stream.
 func TestWithoutALeaseThereIsNoStream(t *testing.T) {
 	holding(t, 1, 3, func(t *testing.T, w *renewer, hold context.Context) {

@@ -19,7 +19,7 @@ const (
 
 	// mostFailures is how many streams a client can open, one after the other, without an answer on
 	// any. Of further ones it opens failuresASecond, and perAnswer for each answer.
-	mostFailures    = 50
+	mostFailures    = 20
 	failuresASecond = 10
 	perAnswer       = 2
 

@@ -9,8 +9,8 @@ const leastPeriod = 10 * time.Millisecond
 // firstAgain is the pause after the first failure, if that has come back at once.
 const firstAgain = 50 * time.Millisecond
 
-// mostDoubled is how often that pause is doubled, to fourteen hours.
-const mostDoubled = 20
+// mostDoubled is how often that pause is doubled, to some years.
+const mostDoubled = 31
 
 // A Schedule says when a lease is renewed, and when that is late. All of it follows from Span, the
 // time for which a confirmed attempt is trusted. Whatever the safety margin, more than half of the

@@ -47,3 +47,23 @@ func TestTheScheduleOfTheDefaults(t *testing.T) {
 	require.True(t, s.AtRisk(6*time.Second))
 	require.False(t, s.Lasts(5*time.Second))
 }
+
+// With a long TTL too, some dozens of attempts fit into what is left of the trust, and not more: in a
+// fleet each lease asks by itself.
+func TestFewAttemptsFailWhateverTheTTL(t *testing.T) {
+	for _, ttl := range []time.Duration{time.Second, 2 * time.Second, 15 * time.Second,
+		3 * time.Minute, time.Hour, 24 * time.Hour, 9_000_000_000 * time.Second} {
+		s := scheduleOf(ttl, max(ttl/8, 100*time.Millisecond))
+		for name, took := range map[string]time.Duration{"at once": 0, "refused": s.Late()} {
+			attempts := 0
+			for left := s.Span - s.Period; left > 0; attempts++ {
+				left -= s.Again(attempts+1, took)
+			}
+			t.Logf("TTL %v, %s: %d", ttl, name, attempts)
+			require.LessOrEqual(t, attempts, 80, "TTL %v, %s", ttl, name)
+			if took == 0 {
+				require.GreaterOrEqual(t, attempts, 30, "TTL %v", ttl)
+			}
+		}
+	}
+}

@@ -4,6 +4,7 @@ package contract_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
@@ -50,6 +52,42 @@ func TestRenewalsLogInOnceWhileTheTokenLasts(t *testing.T) {
 	require.LessOrEqual(t, anew.Of("Authenticate"), 2, "one more for an audit")
 	require.Empty(t, failed)
 	require.NoError(t, mu.Unlock(bounded(t)))
+}
+
+// Rules 24 and 25. The renewals of all Sessions of a client share a few streams. While each renewal
+// fails at once, behind its login, few more are opened, and once one is answered, it serves them all.
+func TestTheRenewalsOfManySessionsLogInSeldom(t *testing.T) {
+	_, client, counter, faults := tenant(t)
+	const sessions, ttl, outage = 60, 9 * time.Second, 3 * time.Second
+	renewed := make(chan struct{}, 10_000)
+	trace := etcdlock.WithTrace(&etcdlock.Trace{
+		LeaseRenewed: func(_ context.Context, _ etcdlock.LeaseRenewedEvent) { renewed <- struct{}{} },
+	})
+	var holds []context.Context
+	for i := range sessions {
+		s := contract.NewSession(t, client, etcdlock.WithTTL(ttl), trace)
+		mu := contract.MutexOf(t, s, fmt.Sprint("mine/", i))
+		require.NoError(t, mu.Lock(bounded(t)))
+		holds = append(holds, mu.Context(context.Background()))
+	}
+	contract.Await(t, renewed, 2*sessions)
+	counts := counter.Counts()
+	t.Logf("%v, streams %v", counts, counts.Streams)
+	require.Less(t, counts.Streams["LeaseKeepAlive"], sessions/2)
+
+	fault := faults.Inject(etcdtest.DropRequest("LeaseKeepAlive", codes.Unavailable))
+	time.Sleep(outage)
+	since := counter.Since(counts)
+	t.Logf("%v, streams %v", since, since.Streams)
+	require.LessOrEqual(t, since.Streams["LeaseKeepAlive"], 30+10*int(outage/time.Second))
+	fault.Heal()
+	contract.Await(t, renewed, 2*sessions)
+	for _, hold := range holds {
+		require.NoError(t, hold.Err(), "%v", context.Cause(hold))
+	}
+	since = counter.Since(counts)
+	t.Logf("%v, streams %v", since, since.Streams)
+	require.LessOrEqual(t, since.Streams["LeaseKeepAlive"], 60+10*int(outage/time.Second))
 }
 
 // etcd's own grpc-proxy answers each request on a stream with the answer to its own next
