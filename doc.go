@@ -32,7 +32,9 @@
 // name: send it along, with reads too if you write what you compute from them, and have the
 // resource refuse a token lower than the highest it has seen. For writes to etcd itself,
 // [Mutex.IsOwner] in the If of the transaction does the same. When etcd is restored from a
-// snapshot, or wiped, tokens start again; docs/runbook.md says how to keep them growing. When an
+// snapshot, or wiped, tokens start again, and a process that starts afterwards cannot know who
+// held before; docs/runbook.md says how to restore. (A process that lived through it and noticed it
+// lets no hold begin until those from before must have ended.) When an
 // operator takes the key away ([Break], a revoked lease), the holder learns it by an event, or
 // about a second later if it has just begun to hold. Until then only the token protects. To get a
 // lock back from a holder that lives, without such an overlap, there is [Recall].
