@@ -295,7 +295,7 @@ func TestWhatARunCosts(t *testing.T) {
 		requests etcdlocktest.Counts
 	}{
 		{"longer than twice splay", time.Second, etcdlocktest.Counts{Txn: 2}},
-		{"shorter", job, etcdlocktest.Counts{Txn: 3, LeaseGrant: 1}},
+		{"shorter", job, etcdlocktest.Counts{Txn: 2, LeaseGrant: 1, LeaseRevoke: 1}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			etcd := etcdlocktest.New(t)
@@ -313,7 +313,8 @@ func TestWhatARunCosts(t *testing.T) {
 			after := etcd.Counts()
 			require.Equal(t, tc.requests, etcdlocktest.Counts{
 				Range: after.Range - before.Range, Txn: after.Txn - before.Txn,
-				LeaseGrant: after.LeaseGrant - before.LeaseGrant, Watch: after.Watch - before.Watch,
+				LeaseGrant:  after.LeaseGrant - before.LeaseGrant,
+				LeaseRevoke: after.LeaseRevoke - before.LeaseRevoke, Watch: after.Watch - before.Watch,
 			}, tc.promise)
 		})
 	}
