@@ -437,12 +437,14 @@ func takeAway(r *rand.Rand) fault {
 	}}
 }
 
-// goBack takes a snapshot. Later it stops all members and restores them from it.
+// goBack takes a snapshot. Later it stops all members and restores them from it. One process may
+// reach them later than the others do.
 func goBack(r *rand.Rand, ttl time.Duration) fault {
 	age, down := upTo(r, 3*time.Second), 10*time.Millisecond+upTo(r, ttl)
 	wiped, another, passed := r.IntN(4) == 0, r.IntN(2) == 0, r.IntN(3) == 0
-	what := fmt.Sprintf("set back by %v, wiped %v, another cluster %v, passed %v", age, wiped,
-		another, passed)
+	slot, late := r.IntN(processes), time.Duration(r.IntN(2))*upTo(r, 2*ttl)
+	what := fmt.Sprintf("set back by %v, wiped %v, another cluster %v, passed %v, p%d %v later", age,
+		wiped, another, passed, slot, late)
 	return fault{lasts: age + down, what: what, start: func(w *world) func() {
 		snapshot := w.cluster.Snapshot(wiped)
 		var mu sync.Mutex
@@ -467,8 +469,24 @@ func goBack(r *rand.Rand, ttl time.Duration) fault {
 			for _, boot := range boots {
 				boot()
 			}
+			if len(boots) > 0 && late > 0 {
+				w.shutOut(w.at(slot).name, late)
+			}
 		}
 	}}
+}
+
+// shutOut has all members refuse a process for a while, at most as long as there are faults.
+func (w *world) shutOut(process string, lasts time.Duration) {
+	for i := range members {
+		w.net.Refuse(process, fmt.Sprint("m", i), true)
+		w.net.Reset(process, fmt.Sprint("m", i))
+	}
+	time.AfterFunc(min(lasts, time.Until(w.ends)), func() {
+		for i := range members {
+			w.net.Refuse(process, fmt.Sprint("m", i), false)
+		}
+	})
 }
 
 // ---- the course of a run
