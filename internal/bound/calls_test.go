@@ -16,20 +16,30 @@ import (
 type call struct {
 	name  string
 	locks func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error)
+	kind  kind // of its begin
 }
 
 var calls = []call{
-	{"Lock", locks()},
-	{"TryLock", byMutex((*etcdlock.Mutex).TryLock)},
-	{"RLock", byRWMutex((*etcdlock.RWMutex).RLock)},
-	{"TryRLock", byRWMutex((*etcdlock.RWMutex).TryRLock)},
-	{"Acquire", bySemaphore((*etcdlock.Semaphore).Acquire)},
-	{"TryAcquire", bySemaphore((*etcdlock.Semaphore).TryAcquire)},
-	{"LockAll", withAnother((*etcdlock.Session).LockAll)},
-	{"TryLockAll", withAnother((*etcdlock.Session).TryLockAll)},
-	{"Lock that lingers", locks(etcdlock.WithLinger(time.Second), etcdlock.WithHandoff(10))},
-	{"Lock that lasts", locks(etcdlock.WithMinHold(time.Second), etcdlock.WithMaxHold(time.Hour))},
-	{"Lock that asks", locks(etcdlock.WithAsk(etcdlock.RecallRequest{Grace: time.Hour}))},
+	{name: "Lock", locks: locks()},
+	{name: "TryLock", locks: byMutex((*etcdlock.Mutex).TryLock)},
+	{name: "RLock", locks: byRWMutex((*etcdlock.RWMutex).RLock)},
+	{name: "TryRLock", locks: byRWMutex((*etcdlock.RWMutex).TryRLock)},
+	{name: "Acquire", locks: bySemaphore((*etcdlock.Semaphore).Acquire)},
+	{name: "TryAcquire", locks: bySemaphore((*etcdlock.Semaphore).TryAcquire)},
+	{name: "LockAll", locks: withAnother((*etcdlock.Session).LockAll)},
+	{name: "TryLockAll", locks: withAnother((*etcdlock.Session).TryLockAll)},
+	{
+		name:  "Lock that lingers",
+		locks: locks(etcdlock.WithLinger(time.Second), etcdlock.WithHandoff(10)),
+	},
+	{
+		name:  "Lock that lasts",
+		locks: locks(etcdlock.WithMinHold(time.Second), etcdlock.WithMaxHold(time.Hour)),
+	},
+	{ // each of those that hold
+		name: "Lock that asks", kind: each,
+		locks: locks(etcdlock.WithAsk(etcdlock.RecallRequest{Grace: time.Hour})),
+	},
 }
 
 type locksByName = func(ctx context.Context, s *etcdlock.Session, name string) (held, closer, error)
@@ -96,7 +106,7 @@ func (w *world) makes(c call, name string) {
 	}
 	came := make(chan result, 1)
 	what := c.name + " of " + name
-	w.count(what, one, func() {
+	w.count(what, c.kind, func() {
 		go func() {
 			h, of, err := c.locks(ctx, w.s, name)
 			came <- result{h, of, err}
