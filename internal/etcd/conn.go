@@ -27,7 +27,8 @@ type Listener interface {
 	// SetBackLocked says that an epoch has ended, and another has begun.
 	SetBackLocked(ended, present *Epoch)
 
-	// StreamSilent says that the stream of the watches is silent. All watches are to be begun anew.
+	// StreamSilent says that the stream of the watches is silent, as a Session of the client has
+	// noticed. All watches are to be begun anew.
 	StreamSilent()
 
 	// Proved says that etcd's leader, of a term, has answered a request that was sent at a time, in

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -52,6 +53,8 @@ type stream struct {
 	heard    time.Time     // when a watch on it last reported something
 	silent   time.Time     // when the first watch without an answer since then began
 	patience time.Duration // how long it may be silent
+
+	watches map[*Conn]int // of each Session, on this stream and earlier ones
 }
 
 var (
@@ -62,7 +65,9 @@ var (
 // streamOf returns the stream of a client.
 func streamOf(client *clientv3.Client) *stream {
 	return attempt.SharedBy(&streams, client, func() *stream {
-		return &stream{name: streamNames.Add(1), patience: leastSilence}
+		return &stream{
+			name: streamNames.Add(1), patience: leastSilence, watches: make(map[*Conn]int),
+		}
 	})
 }
 
@@ -116,24 +121,40 @@ func (s *stream) fails(name int64, why error) {
 	}
 }
 
-// isSilent notes that a watch that began on the named stream at begun has no answer. It reports
-// whether the next watch is on another stream because nothing else was heard on this one for
-// long.
-func (s *stream) isSilent(name int64, begun time.Time) bool {
+// begins counts a watch of a Session, until the returned function is called. It may be called any
+// number of times. (Do not count Sessions instead: the stream would keep a client that is forgotten,
+// and its Sessions.)
+func (s *stream) begins(of *Conn) (ends func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.watches[of]++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.watches[of]--; s.watches[of] == 0 {
+			delete(s.watches, of)
+		}
+	})
+}
+
+// isSilent notes that a watch that began on the named stream at begun has no answer. If nothing else
+// was heard on that stream for long, the next watch is on another stream, and isSilent returns the
+// Sessions whose watches hear nothing either: all that have any.
+func (s *stream) isSilent(name int64, begun time.Time) []*Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if name != s.name || !s.heard.Before(begun) {
-		return false
+		return nil
 	}
 	if s.silent.IsZero() {
 		s.silent = begun
 	}
 	if time.Since(s.silent) < s.patience {
-		return false
+		return nil
 	}
 	s.patience = min(2*s.patience, mostSilence)
 	s.renewLocked()
-	return true
+	return slices.Collect(maps.Keys(s.watches))
 }
 
 // moved makes the next watches begin on another stream, because the client may have been moved

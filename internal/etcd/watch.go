@@ -19,6 +19,7 @@ type Watch struct {
 	on      int64 // the name of its stream
 	created bool  // etcd has answered
 	unlink  func() bool
+	uncount func()
 	end     context.CancelFunc
 }
 
@@ -76,6 +77,7 @@ func (w *Watch) Stop() {
 	if w.end != nil {
 		w.end()
 	}
+	w.uncount()
 }
 
 // Watch begins a watch from now. It returns when etcd has answered, or with closed Answers if ctx
@@ -91,7 +93,7 @@ func (c *Conn) Watch(
 ) (w Watch) {
 	watching, on := c.stream.context(context.WithoutCancel(ctx))
 	watching, end := context.WithCancel(watching)
-	w = Watch{Answers: none, Epoch: c.Epoch(), c: c, on: on, end: end}
+	w = Watch{Answers: none, Epoch: c.Epoch(), c: c, on: on, end: end, uncount: c.stream.begins(c)}
 	if ctx.Err() != nil {
 		return w
 	}
@@ -130,10 +132,15 @@ func (c *Conn) Watch(
 	}
 	if state.Load() == given {
 		broken.Unanswered()
-		if c.stream.isSilent(on, started) {
-			// The other watches on it hear nothing either. (clientv3 begins one watch at a time on
-			// a stream, so many at once take long. Then the stream is not silent.)
-			c.listener.StreamSilent()
+		// The other watches on it hear nothing either, whoever of the client's Sessions has them.
+		// (clientv3 begins one watch at a time on a stream, so many at once take long. Then the
+		// stream is not silent.)
+		for _, other := range c.stream.isSilent(on, started) {
+			if other != c {
+				other.tasks.Go(other.listener.StreamSilent)
+			} else {
+				c.listener.StreamSilent()
+			}
 		}
 	}
 	w.unlink = context.AfterFunc(ctx, end)

@@ -120,5 +120,6 @@ func TestASilentStreamIsTold(t *testing.T) {
 		}
 		require.Equal(t, 1, l.silent)
 		require.NotEqual(t, on, c.stream.name)
+		require.Empty(t, c.stream.watches, "watches that have ended keep their Sessions")
 	})
 }

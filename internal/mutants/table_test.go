@@ -335,8 +335,8 @@ var mutants = []mutant{
 	{
 		name: "each renewal opens a stream",
 		why:  "clientv3.KeepAliveOnce does so, and meets another endpoint each time. But with user and password it logs in each time (rule 24).",
-		edits: []edit{{"internal/etcd/keepalive/streams.go", `c != nil && !c.busy && `,
-			`c != nil && false && !c.busy && `}},
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `	if on := k.free(&w.r); on != nil {`,
+			`	if on := k.free(&w.r); on != nil && false {`}},
 		killers: []killer{
 			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
 			inSim("TestAtRestALeaseCostsOneStreamAndOneMessageAPeriod"),
@@ -344,11 +344,9 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name: "a stream is kept wherever it leads",
-		why:  "The stream answers each renewal. But etcd's grpc-proxy answers with the result of a renewal of its own, which it may have sent before (rule 1).",
-		edits: []edit{{"internal/etcd/keepalive/keepalive.go", `		on.proven = s.alone
-`, `		on.proven = true
-`}},
+		name:  "a stream is kept wherever it leads",
+		why:   "The stream answers each renewal. But etcd's grpc-proxy answers with the result of a renewal of its own, which it may have sent before (rule 1).",
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `proven: k.alone}`, `proven: true}`}},
 		killers: []killer{
 			core("etcd/keepalive", "TestBehindAProxyNoStreamIsKept"),
 			onCluster("TestBehindEtcdsProxyEachRenewalHasAStream"),
@@ -362,53 +360,167 @@ var mutants = []mutant{
 		killers: []killer{inArea("queue", "TestSlowAnswersOfBeforeDoNotDelayAWaiter")},
 	},
 	{
-		name:  "a renewal is sent behind one that has no answer",
-		why:   "The stream is open, and etcd answers in order. But a member that hangs answers neither renewal (rule 13).",
-		edits: []edit{{"internal/etcd/keepalive/streams.go", `!c.busy && !r.Anew && `, ``}},
+		name: "a renewal is sent behind one that has no answer",
+		why:  "The stream is open, and etcd answers in order. But a member that hangs answers neither renewal (rule 13).",
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `	return on.state == idle && on.proven`,
+			`	return on.state != over && on.proven`}},
 		killers: []killer{
 			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
 			inSim("TestASilentStreamIsReplacedInTime"),
 		},
 	},
 	{
-		name:    "a renewal after a failure goes on the stream of that",
-		why:     "The stream has answered. But the answer came from a leader that is cut off, and its word is worth nothing (rule 1).",
-		edits:   []edit{{"internal/etcd/keepalive/streams.go", `!c.busy && !r.Anew && `, `!c.busy && `}},
+		name: "a renewal after a failure goes on the stream of that",
+		why:  "The stream has answered. But the answer came from a leader that is cut off, and its word is worth nothing (rule 1).",
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `	return on.begun.After(r.After) && `,
+			`	return `}},
 		killers: []killer{core("etcd/keepalive", "TestWhichStreamARenewalGoesOn")},
 	},
 	{
 		name: "a renewal that is given up leaves its stream to the next",
 		why:  "The stream may be sound. But the late answer is then taken for the answer to a later renewal, and counts from that one's sending (rule 1).",
-		edits: []edit{{"internal/etcd/keepalive/keepalive.go", `	defer context.AfterFunc(ctx, on.end)()
-`, `	defer context.AfterFunc(ctx, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		on.busy = false
-		answers <- answer{err: ctx.Err()}
-	})()
-`}},
+		edits: []edit{{"internal/etcd/keepalive/keepalive.go", `	c.mu.Lock()
+	awaited := on.state == carrying && on.answers == answers
+	c.mu.Unlock()
+	if awaited {
+		on.end()
+	}
+`, `	c.with(func(k *streams, _ *budget, now time.Time) {
+		if on.state == carrying && on.answers == answers {
+			on.state = idle
+			answers <- answer{err: context.DeadlineExceeded}
+			k.settle(on, now)
+		}
+	})
+`}, {"internal/etcd/keepalive/keepalive.go", `		<-on.over
+		err = clientv3`, `		err = clientv3`}},
 		killers: []killer{core("etcd/keepalive", "TestNoAnswerIsTakenForThatToALaterRenewal")},
 	},
 	{
 		name: "a silent stream is ended when another has answered",
 		why:  "Nobody needs its answer any more. But etcd may yet carry out the renewal that was sent on it, and only the answer says that it has. Until then the worth of each renewal costs a read.",
-		edits: []edit{{"internal/etcd/keepalive/streams.go", `if c != nil && !c.busy {`,
-			`if c != nil {`}},
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `		if on.state == idle && ofNoUse(on) {`,
+			`		if ofNoUse(on) {`}},
 		killers: []killer{core("etcd/keepalive", "TestEachRenewalIsToldItsOwnAnswer")},
 	},
 	{
-		name:    "renewals stay where the client was",
-		why:     "The stream is open. But the client was moved to another cluster, which gives the lock to another (rule 26).",
-		edits:   []edit{{"internal/etcd/keepalive/streams.go", ` && c.where == r.Where`, ``}},
+		name: "renewals stay where the client was",
+		why:  "The stream is open. But the client was moved to another cluster, which gives the lock to another (rule 26).",
+		edits: []edit{{"internal/etcd/conn.go", `keepalive.Where{Endpoints: strings.Join(c.Endpoints(), " "), `,
+			`keepalive.Where{Endpoints: strings.Repeat(" ", 1), `}},
 		killers: []killer{inSim("TestRenewalsGoWhereTheClientGoes")},
 	},
 	{
 		name: "the end of a stream is a failure of the renewal",
 		why:  "The renewal has failed. But tokens end all the time, and a member stops at each upgrade. Each time, keys that linger are given up, and an alarm is raised.",
-		edits: []edit{{"internal/lease/renew.go", `	case last && streamIsOver(r.err):
+		edits: []edit{{"internal/lease/renew.go", `	case last && streamIsOver(r.err) && !k.repeated:
 `, `	case last && streamIsOver(r.err) && false:
 `}},
 		killers: []killer{inArea("lease", "TestARenewalWhoseStreamEndsIsSentAgainAtOnce")},
+	},
+	{
+		name: "a renewal that has failed is repeated as the lease's own schedule says",
+		why:  "Each lease is repeated some fifty times at most, so that its hold survives. But a thousand Sessions of a client do so at the same time, and send sixty renewals for each that a healthy etcd gets (rule 25).",
+		edits: []edit{{"internal/lease/repeats.go", `		wanted = k.sender.Repeat(k.until(), wanted)
+`, `		_ = k.sender.Repeat(k.until(), wanted)
+`}},
+		killers: []killer{named("TestRenewalsThatFailAtOnceHaveABudget")},
+	},
+	{
+		name:    "the first repeats of a renewal wait as the others do",
+		why:     "They come out of the same budget. But leases that fail for good have used that up, and one lost message then costs another lease its hold (rule 13).",
+		edits:   []edit{{"internal/etcd/keepalive/repeats.go", `	urgent = 2`, `	urgent = 0`}},
+		killers: []killer{core("etcd/keepalive", "TestTheFirstRepeatsOfALeaseWaitForNothing")},
+	},
+	{
+		name: "each lease keeps within the budget, the first one, too",
+		why:  "The budget is what all leases have together. But a single lease needs more of it than its share while two of three requests fail, and nobody finds out that etcd is back (rule 13).",
+		edits: []edit{{"internal/etcd/keepalive/repeats.go", `	case b.failing[0] == s:
+`, `	case b.failing[0] == s && false:
+`}, {"internal/etcd/keepalive/repeats.go", `i > 0 && b.bank < 1`,
+			`i >= 0 && b.bank < 1`}},
+		killers: []killer{
+			core("etcd/keepalive", "TestTheLeaseThatEndsFirstIsRepeatedFirst"),
+			core("etcd/keepalive", "TestTheBudgetIsKept"),
+			named("TestAllLeasesAreRenewedSoonWhenEtcdIsBack"),
+		},
+	},
+	{
+		name: "those that wait for a repeat are served as they come",
+		why:  "First come, first served. But a lease that is about to end waits behind those that have minutes (rule 13).",
+		edits: []edit{{"internal/etcd/keepalive/repeats.go", `	for i, s := range b.failing {
+		if b.waiting`, `	for i, s := range slices.Backward(b.failing) {
+		if b.waiting`}},
+		killers: []killer{core("etcd/keepalive", "TestTheLeaseThatEndsFirstIsRepeatedFirst")},
+	},
+	{
+		name: "a lease whose trust has ended stays the first",
+		why:  "Its keeper says when it needs no repeats any more. But that may wait for a mutex, and meanwhile no lease is the first (rule 27).",
+		edits: []edit{{"internal/etcd/keepalive/repeats.go", `	for len(b.failing) > 0 && !now.Before(b.failing[0].until) {`,
+			`	for false && !now.Before(b.failing[0].until) {`}},
+		killers: []killer{core("etcd/keepalive", "TestALeaseThatHasEndedHoldsUpNoOther")},
+	},
+	{
+		name: "each lease has a stream for its renewals",
+		why:  "So no lease waits for another, and the errors of one end no stream of another. But when a member restarts, a thousand leases log in at once (rule 25).",
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `		case !r.mayUse(on):
+`, `		case !r.mayUse(on), on.by != r.by:
+`}},
+		killers: []killer{
+			core("etcd/keepalive", "TestTheLeasesOfAClientShareAStream"),
+			inSim("TestALostStreamIsReplacedOnceForAllLeases"),
+			onCluster("TestTheRenewalsOfManySessionsLogInSeldom"),
+		},
+	},
+	{
+		name: "a renewal without a stream opens one at once",
+		why:  "A renewal is not to wait. But those of a thousand leases then log in at once, and etcd answers all of them late (rule 25).",
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `	return k.alone || k.opening < mostOpenings && k.credit >= 1`,
+			`	return true`}},
+		killers: []killer{
+			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
+			core("etcd/keepalive", "TestFewStreamsAreOpenedWhereAllFail"),
+		},
+	},
+	{
+		name:  "a stream that fails is replaced at once",
+		why:   "At most four are being opened at a time. But each that fails at once is followed by another, and each may be a login (rule 25).",
+		edits: []edit{{"internal/etcd/keepalive/streams.go", ` && k.credit >= 1`, ``}},
+		killers: []killer{
+			core("etcd/keepalive", "TestFewStreamsAreOpenedWhereAllFail"),
+		},
+	},
+	{
+		name:    "streams that hang hold up all others",
+		why:     "At most four are being opened at a time. But four may lead to a member that hangs (rule 13).",
+		edits:   []edit{{"internal/etcd/keepalive/keepalive.go", `k.opened(on, now)`, `_, _ = on, now`}},
+		killers: []killer{core("etcd/keepalive", "TestStreamsThatHangHoldUpNoOthers")},
+	},
+	{
+		name:    "a renewal goes on a stream from before a set-back",
+		why:     "The stream is open, and leads to the endpoint that the client has. But where an address was moved to another cluster, it still leads to the old one (rule 26).",
+		edits:   []edit{{"internal/etcd/keepalive/streams.go", ` && on.begun.After(r.Where.Since)`, ``}},
+		killers: []killer{core("etcd/keepalive", "TestAStreamFromBeforeASetBackIsNotUsed")},
+	},
+	{
+		name: "streams that were needed once stay",
+		why:  "They may be needed again. But after an outage, or a mass start, hundreds stay open for good.",
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `		k.endRested(now)
+	}
+`, `	}
+`}},
+		killers: []killer{
+			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
+			core("etcd/keepalive", "TestEachRenewalIsToldItsOwnAnswer"),
+		},
+	},
+	{
+		name: "a renewal that has failed is repeated each second, however long the TTL",
+		why:  "A second is seldom enough. But a fleet whose leases are to be renewed once in twenty minutes then asks 1,200 times as often as a healthy etcd is asked (rule 25).",
+		edits: []edit{{"internal/lease/trust/schedule.go", `time.Second), s.Period/30)`,
+			`time.Second), 0)`}},
+		killers:    []killer{core("lease/trust", "TestFewAttemptsFailWhateverTheTTL")},
+		unexplored: "how many attempts a fleet makes is counted, and not a hold that is lost",
 	},
 	{
 		name: "renewals go by the TTL, whatever the margin",

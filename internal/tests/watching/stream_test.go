@@ -440,6 +440,38 @@ func TestAllWatchAnewWhenTheirStreamIsDead(t *testing.T) {
 	})
 }
 
+// The stream is that of all Sessions of the client: when one of them notices that it is dead, all of
+// them watch anew. A Session that has left no watch there is not disturbed.
+func TestAllSessionsWatchAnewWhenTheirStreamIsDead(t *testing.T) {
+	const sessions = 20
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client := etcd.Client("a")
+		w := streamsOf(client, time.Hour)
+		all := sessionsOf(t, client, sessions)
+		ins := make([]<-chan error, sessions)
+		keys := make([][]string, sessions)
+		for i, s := range all {
+			_, ins[i], keys[i] = tests.WaitsFor(t, etcd, s, fmt.Sprint("n", i), 2)
+		}
+		w.die()
+		etcd.DeleteKey(keys[0][0]) // the Session of which shows that it was not told
+		time.Sleep(4 * twoRechecks)
+		open, opened, begun, _ := w.counts()
+		t.Logf("%d watches, %d streams, %d open", begun, opened, open)
+		require.Equal(t, 1, open)
+		require.Equal(t, 2, opened)
+		require.LessOrEqual(t, begun, 2*sessions+5)
+		start := time.Now()
+		for i := range all {
+			for _, key := range keys[i] {
+				etcd.DeleteKey(key)
+			}
+			require.NoError(t, tests.SoonOr(t, ins[i], "the waiter does not get in"))
+		}
+		require.Zero(t, time.Since(start), "no event has told")
+	})
+}
+
 // A watch began while etcd was slow, and is never there: its member is dead. It is given up
 // by the time that answers take now, not by the time that they took then.
 func TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon(t *testing.T) {
