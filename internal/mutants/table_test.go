@@ -406,7 +406,9 @@ var mutants = []mutant{
 	{
 		name: "renewals stay where the client was",
 		why:  "The stream is open. But the client was moved to another cluster, which gives the lock to another (rule 26).",
-		edits: []edit{{"internal/etcd/conn.go", `keepalive.Where{Endpoints: strings.Join(c.Endpoints(), " "), `,
+		edits: []edit{{
+			"internal/etcd/conn.go",
+			`keepalive.Where{Endpoints: strings.Join(c.Endpoints(), " "), `,
 			`keepalive.Where{Endpoints: strings.Repeat(" ", 1), `}},
 		killers: []killer{inSim("TestRenewalsGoWhereTheClientGoes")},
 	},
@@ -456,7 +458,9 @@ var mutants = []mutant{
 	{
 		name: "a lease whose trust has ended stays the first",
 		why:  "Its keeper says when it needs no repeats any more. But that may wait for a mutex, and meanwhile no lease is the first (rule 27).",
-		edits: []edit{{"internal/etcd/keepalive/repeats.go", `	for len(b.failing) > 0 && !now.Before(b.failing[0].until) {`,
+		edits: []edit{{
+			"internal/etcd/keepalive/repeats.go",
+			`	for len(b.failing) > 0 && !now.Before(b.failing[0].until) {`,
 			`	for false && !now.Before(b.failing[0].until) {`}},
 		killers: []killer{core("etcd/keepalive", "TestALeaseThatHasEndedHoldsUpNoOther")},
 	},
@@ -475,7 +479,9 @@ var mutants = []mutant{
 	{
 		name: "a renewal without a stream opens one at once",
 		why:  "A renewal is not to wait. But those of a thousand leases then log in at once, and etcd answers all of them late (rule 25).",
-		edits: []edit{{"internal/etcd/keepalive/streams.go", `	return k.alone || k.opening < mostOpenings && k.credit >= 1`,
+		edits: []edit{{
+			"internal/etcd/keepalive/streams.go",
+			`	return k.alone || k.opening < mostOpenings && k.credit >= 1`,
 			`	return true`}},
 		killers: []killer{
 			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
@@ -1664,7 +1670,7 @@ var mutants = []mutant{
 		name: "a wait that ends counts all that are ahead of it",
 		why:  "Its error is exact then. But each that gives up has the mutex of the Session for as long as there are others, and a crowd that gives up for the square of that.",
 		edits: []edit{{"internal/turn/turn.go", `		if n++; n > few {
-			return min(int(w.number-q.waiters.first.number), q.waiters.length-1)
+			return min(int(w.number-q.First().number), q.waiters.Len()-1)
 		}
 `, `		n++
 `}},
@@ -1686,7 +1692,8 @@ var mutants = []mutant{
 	{
 		name:    "what lingers is held without a look at the clock",
 		why:     "The key was there a moment ago. But the process may have been paused since (rule 2, WithLinger).",
-		edits:   []edit{{"claim.go", ` && p.tellsOf(c) && p.LastsLocked():`, ` && p.tellsOf(c):`}},
+		edits:   []edit{{"claim.go", ` && p.tellsOf(c) && p.LastsLocked() &&
+		p.checkCanBeginLocked(c, time.Now()) == nil:`, ` && p.tellsOf(c):`}},
 		killers: []killer{named("TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
 	},
 	{
