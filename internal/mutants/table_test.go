@@ -1690,9 +1690,9 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name:    "what lingers is held without a look at the clock",
-		why:     "The key was there a moment ago. But the process may have been paused since (rule 2, WithLinger).",
-		edits:   []edit{{"claim.go", ` && p.tellsOf(c) && p.LastsLocked() &&
+		name: "what lingers is held without a look at the clock",
+		why:  "The key was there a moment ago. But the process may have been paused since (rule 2, WithLinger).",
+		edits: []edit{{"claim.go", ` && p.tellsOf(c) && p.LastsLocked() &&
 		p.checkCanBeginLocked(c, time.Now()) == nil:`, ` && p.tellsOf(c):`}},
 		killers: []killer{named("TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
 	},
