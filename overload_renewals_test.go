@@ -96,8 +96,8 @@ func renewalsFail(share float64) func(fake.Call) fake.Effect {
 	}
 }
 
-// Renewals fail at once, some or all. Over a minute the Sessions of a client send at most five times
-// the renewals of a healthy etcd. While two of three fail they lose no hold.
+// Renewals fail at once, some or all. Over a minute the Sessions of a client send at most five
+// times the renewals of a healthy etcd. While two of three fail they lose no hold.
 func TestRenewalsThatFailAtOnceHaveABudget(t *testing.T) {
 	for _, row := range []struct {
 		groups  []group

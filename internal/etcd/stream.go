@@ -122,8 +122,8 @@ func (s *stream) fails(name int64, why error) {
 }
 
 // begins counts a watch of a Session, until the returned function is called. It may be called any
-// number of times. (Do not count Sessions instead: the stream would keep a client that is forgotten,
-// and its Sessions.)
+// number of times. (Do not count Sessions instead: the stream would keep a client that is
+// forgotten, and its Sessions.)
 func (s *stream) begins(of *Conn) (ends func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,9 +137,9 @@ func (s *stream) begins(of *Conn) (ends func()) {
 	})
 }
 
-// isSilent notes that a watch that began on the named stream at begun has no answer. If nothing else
-// was heard on that stream for long, the next watch is on another stream, and isSilent returns the
-// Sessions whose watches hear nothing either: all that have any.
+// isSilent notes that a watch that began on the named stream at begun has no answer. If nothing
+// else was heard on that stream for long, the next watch is on another stream, and isSilent returns
+// the Sessions whose watches hear nothing either: all that have any.
 func (s *stream) isSilent(name int64, begun time.Time) []*Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()

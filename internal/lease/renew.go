@@ -36,9 +36,10 @@ func streamIsOver(err error) bool {
 // Renewals are separate attempts, on streams that stay open and that all leases of the client
 // share. One is sent in each period of the schedule. If its answer takes longer than half a period,
 // or does not come at all, more are sent, each on another stream, and two at a time if there are
-// several endpoints, so that one dead endpoint cannot get them all. If an attempt fails at once more
-// are sent soon, within the budget of the client: a renewal is one small message, and its loss costs
-// a hold. No attempt outlives the trust that it could give: later its answer would be useless.
+// several endpoints, so that one dead endpoint cannot get them all. If an attempt fails at once
+// more are sent soon, within the budget of the client: a renewal is one small message, and its loss
+// costs a hold. No attempt outlives the trust that it could give: later its answer would be
+// useless.
 //
 // The goroutine never takes the Session's mutex, which would make a renewal late: what needs that
 // is done in another goroutine, care, of which there is one at a time.

@@ -17,8 +17,8 @@ type repeats struct {
 	repeated bool      // it has failed already
 }
 
-// failed notes that the renewal that was sent last has failed. One that was not even sent costs etcd
-// nothing, and neither does its repeat.
+// failed notes that the renewal that was sent last has failed. One that was not even sent costs
+// etcd nothing, and neither does its repeat.
 func (k *keeper) failed(r renewal) {
 	k.after, k.repeated = later(k.after, r.started), true
 	k.counted = !errors.Is(r.err, attempt.ErrUnreachable)

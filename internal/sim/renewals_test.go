@@ -459,9 +459,9 @@ func TestStreamsThatCannotBeOpenedLoseNoHold(t *testing.T) {
 	}
 }
 
-// The renewals of many Sessions of a client go on few streams, though each lease has a message in each
-// period. When these streams end, as at the restart of a member, few others take their place: with
-// user and password each would be a login.
+// The renewals of many Sessions of a client go on few streams, though each lease has a message in
+// each period. When these streams end, as at the restart of a member, few others take their place:
+// with user and password each would be a login.
 func TestALostStreamIsReplacedOnceForAllLeases(t *testing.T) {
 	const sessions, few = 100, 8
 	for _, known := range []int{1, 3} {

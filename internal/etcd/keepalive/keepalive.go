@@ -1,7 +1,7 @@
 // Package keepalive sends the renewals of a client's leases on LeaseKeepAlive streams that stay
-// open, and returns to each renewal its own answer. clientv3's KeepAliveOnce opens a stream for each
-// renewal, and with user and password each stream is a login. clientv3's KeepAlive counts from the
-// answer and has no bound. The package also says how often renewals that fail may be repeated.
+// open, and returns to each renewal its own answer. clientv3's KeepAliveOnce opens a stream for
+// each renewal, and with user and password each stream is a login. clientv3's KeepAlive counts from
+// the answer and has no bound. The package also says how often renewals that fail may be repeated.
 package keepalive
 
 import (
@@ -183,7 +183,7 @@ func (e *streamError) Is(target error) bool { return target == ErrStreamEnded }
 // errNoStream is the error of a renewal that was not sent: it had no stream in time.
 type errNoStream struct{}
 
-func (errNoStream) Error() string { return "no stream for the renewal: etcd answers none that opens" }
+func (errNoStream) Error() string { return "etcd opens no stream for the renewal" }
 func (errNoStream) Unwrap() error { return attempt.ErrUnreachable }
 
 // Renew sends a renewal and waits for its answer. When ctx ends it gives up the renewal, and the

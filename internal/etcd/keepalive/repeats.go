@@ -22,9 +22,9 @@ const (
 //
 // Invariant: whatever fails, and for how many leases, a client sends no more repeats than perPeriod
 // for each lease in a period, those that it has saved up, and those of a single lease. So over a
-// minute etcd gets less than five times the renewals that a healthy one gets. (Do not let each lease
-// repeat as its own schedule says. With a TTL of 15 s 1,000 leases then send sixty renewals for each
-// one that is due, on a stream each, and log in for each stream.
+// minute etcd gets less than five times the renewals that a healthy one gets. (Do not let each
+// lease repeat as its own schedule says. With a TTL of 15 s 1,000 leases then send sixty renewals
+// for each one that is due, on a stream each, and log in for each stream.
 // TestRenewalsThatFailAtOnceHaveABudget.)
 //
 // Invariant: the lease whose trust ends first is not bound by the budget, and the others get what
@@ -148,8 +148,8 @@ func (b *budget) forget(now time.Time) {
 	}
 }
 
-// next is how long after now one of those that wait may be sent, if nothing happens before: the bank
-// has another repeat, or the first one is forgotten.
+// next is how long after now one of those that wait may be sent, if nothing happens before: the
+// bank has another repeat, or the first one is forgotten.
 func (b *budget) next(now time.Time) time.Duration {
 	if b.waiting == 0 {
 		return never

@@ -108,8 +108,8 @@ func TestALeaseThatHasEndedHoldsUpNoOther(t *testing.T) {
 	require.Equal(t, time.Duration(never), b.next(b.now), "nor does it wait")
 }
 
-// Whatever fails, whenever, and for which leases, what is sent stays within what the budget says. The
-// lease whose trust ends first is never kept waiting, and neither are urgent repeats.
+// Whatever fails, whenever, and for which leases, what is sent stays within what the budget says.
+// The lease whose trust ends first is never kept waiting, and neither are urgent repeats.
 func TestTheBudgetIsKept(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -18,11 +18,11 @@ import (
 )
 
 // What becomes of the streams, step by step. In a step the renewal of that letter is sent: "b"; or
-// at the same time as the one before: "b!!"; or because the renewal a has failed: "b!a"; or elsewhere:
-// "b@". Or etcd answers on its stream ("a ok"), or the stream ends ("a end"). Or it turns out that
-// etcd itself reads the stream ("a yes"), or that it does not ("a no"). "a is" stands for "a ok, a
-// yes". With a number it is that member which answers: "a ok 2". A stream has the name of the renewal
-// for which it was opened.
+// at the same time as the one before: "b!!"; or because the renewal a has failed: "b!a"; or
+// elsewhere: "b@". Or etcd answers on its stream ("a ok"), or the stream ends ("a end"). Or it
+// turns out that etcd itself reads the stream ("a yes"), or that it does not ("a no"). "a is"
+// stands for "a ok, a yes". With a number it is that member which answers: "a ok 2". A stream has
+// the name of the renewal for which it was opened.
 func TestWhichStreamARenewalGoesOn(t *testing.T) {
 	for _, row := range []struct{ what, steps, want string }{
 		{"the first one opens a stream", "a", "a opens"},
@@ -175,8 +175,8 @@ func TestAStreamFromBeforeASetBackIsNotUsed(t *testing.T) {
 }
 
 // Each stream fails as it is opened, where a thousand leases are to be renewed. Some are opened at
-// once, four at a time, and then ten a second. The first one that is answered serves all leases, those
-// first whose trust ends first.
+// once, four at a time, and then ten a second. The first one that is answered serves all leases,
+// those first whose trust ends first.
 func TestFewStreamsAreOpenedWhereAllFail(t *testing.T) {
 	const leases, seconds = 1000, 3
 	inWorld(t, func(t *testing.T, b *world) {

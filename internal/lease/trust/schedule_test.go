@@ -48,8 +48,8 @@ func TestTheScheduleOfTheDefaults(t *testing.T) {
 	require.False(t, s.Lasts(5*time.Second))
 }
 
-// With a long TTL too, some dozens of attempts fit into what is left of the trust, and not more: in a
-// fleet each lease asks by itself.
+// With a long TTL too, some dozens of attempts fit into what is left of the trust, and not more: in
+// a fleet each lease asks by itself.
 func TestFewAttemptsFailWhateverTheTTL(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, 2 * time.Second, 15 * time.Second,
 		3 * time.Minute, time.Hour, 24 * time.Hour, 9_000_000_000 * time.Second} {

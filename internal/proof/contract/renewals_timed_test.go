@@ -55,7 +55,8 @@ func TestRenewalsLogInOnceWhileTheTokenLasts(t *testing.T) {
 }
 
 // Rules 24 and 25. The renewals of all Sessions of a client share a few streams. While each renewal
-// fails at once, behind its login, few more are opened, and once one is answered, it serves them all.
+// fails at once, behind its login, few more are opened, and once one is answered, it serves them
+// all.
 func TestTheRenewalsOfManySessionsLogInSeldom(t *testing.T) {
 	_, client, counter, faults := tenant(t)
 	const sessions, ttl, outage = 60, 9 * time.Second, 3 * time.Second
