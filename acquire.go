@@ -549,10 +549,13 @@ func (a call) gaveUp(ctx context.Context, why error, locked *LockedError, away e
 	if locked != nil {
 		name = locked.Name
 	}
-	switch refused := context.Cause(ctx) == errRefused; {
-	case refused && locked != nil:
+	refused, ok := context.Cause(ctx).(*refusal)
+	switch {
+	case ok && refused.answer != nil:
+		return failed("lock", name, refused.answer)
+	case ok && locked != nil:
 		return locked
-	case refused:
+	case ok:
 		return &LockedError{Name: name, Holder: Contender{Name: name}, Ahead: 1}
 	case ctx.Err() == nil:
 		return failed("lock", name, why)

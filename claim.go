@@ -269,7 +269,7 @@ func (c *claim) handDown() (locked *LockedError, done bool) {
 }
 
 // refuseLocked ends the wait of c, which waits for no other contender.
-func (c *claim) refuseLocked() {
+func (c *claim) refuseLocked(why *refusal) {
 	c.trying.Remove()
-	c.cancelLocked(errRefused)
+	c.cancelLocked(why)
 }

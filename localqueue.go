@@ -1,7 +1,6 @@
 package etcdlock
 
 import (
-	"errors"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/guard"
@@ -363,7 +362,7 @@ func (n *localLine) admitLocked() {
 	case undecided:
 		n.seekLocked()
 	case mustQueue:
-		n.RefuseLocked()
+		n.RefuseLocked(nil)
 	}
 }
 
@@ -395,24 +394,28 @@ func (n *localLine) seekLocked() {
 	}
 }
 
-// errRefused ends the wait of a TryRLock or TryAcquire for its turn: it would have to wait for
-// another contender.
-var errRefused = errors.New("refused")
+// A refusal ends the wait of a TryRLock or TryAcquire for its turn: it would have to wait for
+// another contender, or etcd has refused to tell.
+type refusal struct{ answer error } // etcd's, nil if it has not refused
+
+func (*refusal) Error() string { return "refused" }
 
 // RefuseLocked ends the waits of the claims that wait for no other contender: of each once, a piece
-// of them now, and the rest in a goroutine.
-func (n *localLine) RefuseLocked() {
-	tries := n.tries
+// of them now, and the rest in a goroutine. answer is etcd's, if that has refused to tell whether
+// there is one.
+func (n *localLine) RefuseLocked(answer error) {
+	tries, why := n.tries, &refusal{answer}
 	for range guard.Few {
 		c, some := tries.First()
 		if !some {
 			return
 		}
-		c.refuseLocked()
+		c.refuseLocked(why)
 	}
 	if tries.Len() > 0 {
 		n.tries = nil // a claim that comes from here on is not refused
-		n.s.tasks.Go(func() { guard.Pieces(&n.s.mu, tries.Firsts(), (*claim).refuseLocked) })
+		refuse := func(c *claim) { c.refuseLocked(why) }
+		n.s.tasks.Go(func() { guard.Pieces(&n.s.mu, tries.Firsts(), refuse) })
 	}
 }
 

@@ -366,7 +366,7 @@ var mutants = []mutant{
 			`	return on.state != over && on.proven`}},
 		killers: []killer{
 			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
-			inSim("TestASilentStreamIsReplacedInTime"),
+			core("etcd/keepalive", "TestEachRenewalIsToldItsOwnAnswer"),
 		},
 	},
 	{
@@ -387,7 +387,7 @@ var mutants = []mutant{
 	}
 `, `	c.with(func(k *streams, _ *budget, now time.Time) {
 		if on.state == carrying && on.answers == answers {
-			on.state = idle
+			on.state, on.used = idle, now
 			answers <- answer{err: context.DeadlineExceeded}
 			k.settle(on, now)
 		}
@@ -406,10 +406,8 @@ var mutants = []mutant{
 	{
 		name: "renewals stay where the client was",
 		why:  "The stream is open. But the client was moved to another cluster, which gives the lock to another (rule 26).",
-		edits: []edit{{
-			"internal/etcd/conn.go",
-			`keepalive.Where{Endpoints: strings.Join(c.Endpoints(), " "), `,
-			`keepalive.Where{Endpoints: strings.Repeat(" ", 1), `}},
+		edits: []edit{{"internal/etcd/conn.go", `Endpoints: strings.Join(c.Endpoints(), " ")`,
+			`Endpoints: strings.Repeat(" ", 1)`}},
 		killers: []killer{inSim("TestRenewalsGoWhereTheClientGoes")},
 	},
 	{
@@ -458,10 +456,8 @@ var mutants = []mutant{
 	{
 		name: "a lease whose trust has ended stays the first",
 		why:  "Its keeper says when it needs no repeats any more. But that may wait for a mutex, and meanwhile no lease is the first (rule 27).",
-		edits: []edit{{
-			"internal/etcd/keepalive/repeats.go",
-			`	for len(b.failing) > 0 && !now.Before(b.failing[0].until) {`,
-			`	for false && !now.Before(b.failing[0].until) {`}},
+		edits: []edit{{"internal/etcd/keepalive/repeats.go", `	for len(b.failing) > 0 && `,
+			`	for false && `}},
 		killers: []killer{core("etcd/keepalive", "TestALeaseThatHasEndedHoldsUpNoOther")},
 	},
 	{
@@ -479,10 +475,8 @@ var mutants = []mutant{
 	{
 		name: "a renewal without a stream opens one at once",
 		why:  "A renewal is not to wait. But those of a thousand leases then log in at once, and etcd answers all of them late (rule 25).",
-		edits: []edit{{
-			"internal/etcd/keepalive/streams.go",
-			`	return k.alone || k.opening < mostOpenings && k.credit >= 1`,
-			`	return true`}},
+		edits: []edit{{"internal/etcd/keepalive/streams.go", `	return k.alone || k.opening`,
+			`	return true || k.opening`}},
 		killers: []killer{
 			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
 			core("etcd/keepalive", "TestFewStreamsAreOpenedWhereAllFail"),
@@ -527,6 +521,28 @@ var mutants = []mutant{
 			`time.Second), 0)`}},
 		killers:    []killer{core("lease/trust", "TestFewAttemptsFailWhateverTheTTL")},
 		unexplored: "how many attempts a fleet makes is counted, and not a hold that is lost",
+	},
+	{
+		name: "only the Session that notices it watches anew when the stream is silent",
+		why:  "It is the Session's listener that is told. But the stream is that of all Sessions of the client, and the watches of the others hear nothing either (rule 12).",
+		edits: []edit{{"internal/etcd/watch.go", `				other.tasks.Go(other.listener.StreamSilent)
+`, `				_ = other.tasks
+`}},
+		killers: []killer{inArea("watching", "TestAllSessionsWatchAnewWhenTheirStreamIsDead")},
+	},
+	{
+		name: "a Session is told of a silent stream for as long as the client lives",
+		why:  "It may watch again. But the client, and with it all its Sessions, then live for ever (rule 22).",
+		edits: []edit{{"internal/etcd/stream.go", `		if s.watches[of]--; s.watches[of] == 0 {`,
+			`		if s.watches[of]--; false {`}},
+		killers: []killer{core("etcd", "TestASilentStreamIsTold")},
+	},
+	{
+		name: "a read that only tries waits for a view that etcd refuses",
+		why:  "The view ends, and a waiter of a whole one is told why. But nothing marks the line, so the try waits for its whole TTL (rule 8).",
+		edits: []edit{{"internal/queue/view_recheck.go", `			if v.partial && !v.isOverLocked() {`,
+			`			if v.partial && v.isOverLocked() {`}},
+		killers: []killer{inArea("kinds", "TestTryRLockTellsThatTheLineMayNotBeRead")},
 	},
 	{
 		name: "renewals go by the TTL, whatever the margin",

@@ -62,9 +62,9 @@ type Local interface {
 	// MarkLocked says that something has changed by which waiters may get in.
 	MarkLocked()
 
-	// RefuseLocked ends the waits of all that wait for no other contender: the line is too long for
-	// a view that would show whether there is one.
-	RefuseLocked()
+	// RefuseLocked ends the waits of all that wait for no other contender: no view shows whether there
+	// is one, as the line is too long, or etcd has refused the read, with an answer.
+	RefuseLocked(answer error)
 }
 
 // Init makes n the line for a name.

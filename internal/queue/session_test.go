@@ -110,7 +110,7 @@ func (s *session) LingeringLocked() *Place {
 func (s *session) GiveWayLocked()     {}
 func (s *session) SharesLocked() bool { return false }
 func (s *session) MarkLocked()        {}
-func (s *session) RefuseLocked()      {}
+func (s *session) RefuseLocked(error) {}
 
 func (s *session) EndsLocked()            {}
 func (s *session) RecalledLocked()        {}

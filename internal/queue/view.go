@@ -331,7 +331,7 @@ func (v *view) isTooLongLocked(length int) bool {
 	}
 	if v.partial {
 		v.refusal = errTooLong
-		v.line.local.RefuseLocked()
+		v.line.local.RefuseLocked(nil)
 	}
 	v.endLocked()
 	return true

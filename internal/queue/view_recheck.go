@@ -31,6 +31,9 @@ func (v *view) readLine(watched bool) (goesOn bool) {
 	if err != nil {
 		if attempt.Refused(err) || err == attempt.ErrClientClosed {
 			v.refusal = err
+			if v.partial && !v.isOverLocked() {
+				v.line.local.RefuseLocked(err) // they would wait for a view that is not to come
+			}
 			v.endLocked() // it wakes the waiter of now, and affects none that comes later
 		}
 		return false

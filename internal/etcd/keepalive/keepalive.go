@@ -183,10 +183,7 @@ func (e *streamError) Is(target error) bool { return target == ErrStreamEnded }
 // errNoStream is the error of a renewal that was not sent: it had no stream in time.
 type errNoStream struct{}
 
-func (errNoStream) Error() string {
-	return "no stream for the renewal: etcd answers none that opens"
-}
-
+func (errNoStream) Error() string { return "etcd opens no stream for the renewal" }
 func (errNoStream) Unwrap() error { return attempt.ErrUnreachable }
 
 // Renew sends a renewal and waits for its answer. When ctx ends it gives up the renewal, and the

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
@@ -358,6 +359,40 @@ func TestTryRLockThatWaitsForTheWatchIsRefusedByAWriter(t *testing.T) {
 		tests.UnlockAll(t, first)
 		require.NoError(t, tests.SoonOr(t, in, "the writer does not get in"))
 		require.NoError(t, writer.Unlock(context.Background()))
+	})
+}
+
+// TryRLock waits for the watch, and etcd refuses the read that goes with it. TryRLock says so at
+// once, and RLock waits for its turn. Once the user may read, the next ones join.
+func TestTryRLockTellsThatTheLineMayNotBeRead(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		rw := tests.RWMutexOf(t, tests.SessionOf(t, etcd, "a"))
+		first := tests.RLockWithin(t, rw, time.Second)
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Method == fake.Range {
+				return fake.Effect{Before: tests.PermissionDenied}
+			}
+			return fake.Effect{}
+		})
+		for range 3 {
+			start := time.Now()
+			_, err := rw.TryRLock(context.Background())
+			require.Zero(t, time.Since(start), "%v", err)
+			require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+			require.NotErrorIs(t, err, etcdlock.ErrLocked)
+		}
+		waits := tests.RLockLater(rw)
+		start := time.Now()
+		_, err := rw.TryRLock(context.Background())
+		require.Zero(t, time.Since(start), "%v", err)
+		require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
+		tests.StillWaits(t, waits, "nobody knows whether a writer waits")
+		etcd.Intercept(nil)
+		third, err := rw.TryRLock(context.Background())
+		require.NoError(t, err)
+		second := tests.SoonOr(t, waits, "it does not join")
+		require.Equal(t, first.Token(), second.Token())
+		tests.UnlockAll(t, first, second, third)
 	})
 }
 

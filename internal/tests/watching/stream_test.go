@@ -441,7 +441,7 @@ func TestAllWatchAnewWhenTheirStreamIsDead(t *testing.T) {
 }
 
 // The stream is that of all Sessions of the client: when one of them notices that it is dead, all
-// of them watch anew. A Session that has left no watch there is not disturbed.
+// of them watch anew.
 func TestAllSessionsWatchAnewWhenTheirStreamIsDead(t *testing.T) {
 	const sessions = 20
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
