@@ -146,6 +146,7 @@ func (all settlesAll) SettleLocked() {
 		}
 		c, p := first.Value, n.queue.Owner().place
 		held := p != nil && p.Ticket.State() == ticket.Held
+		n.WatchedLocked() // a view from before a set-back ends, and marks the line
 		switch admission := n.admissionLocked(c.Kind, n.queue.Early(first)); {
 		case all.last != nil: // to ask has ended a lease, by the clock
 		case admission == undecided && held && !n.WatchedLocked():

@@ -254,15 +254,6 @@ var mutants = []mutant{
 		killers: []killer{inArea("lease", "TestCloseHasItsOwnTimeToRevokeALease")},
 	},
 	{
-		name: "a removal begins while the contexts end",
-		why:  "The code that ends a hold cancels its contexts next, and the removal takes a request. But the contexts of a hold may be many, and to cancel those derived from them may take time (rule 1, WithMaxHold).",
-		edits: []edit{{"internal/queue/removal.go", `	defer close(p.removed)
-	p.owner.EndContexts()
-`, `	defer close(p.removed)
-`}},
-		killers: []killer{inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
-	},
-	{
 		name: "the turn is passed on at home while the contexts end",
 		why:  "The hold has ended, and no request to etcd is needed. But a goroutine of the hold may still run, since its context has not ended yet (rule 4).",
 		edits: []edit{{"release.go", `	frees := h.freesLocked()
@@ -366,7 +357,6 @@ var mutants = []mutant{
 			`	return on.state != over && on.proven`}},
 		killers: []killer{
 			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
-			core("etcd/keepalive", "TestEachRenewalIsToldItsOwnAnswer"),
 		},
 	},
 	{
@@ -554,15 +544,15 @@ var mutants = []mutant{
 	{
 		name: "what lasts goes by the TTL, whatever the margin",
 		why:  "A third of the TTL is left when two renewals have failed. But with a margin of two thirds that much is never left: nothing lingers, and nothing is passed on (WithHandoff, WithLinger).",
-		edits: []edit{{"internal/lease/lease.go", `l.plan.Lasts(l.trust.Remaining(now))`,
-			`l.trust.Until().Sub(now) > l.TTL/3`}},
+		edits: []edit{{"internal/lease/lease.go", `{ return l.plan.Lasts(l.until().Sub(now)) }`,
+			`{ return l.until().Sub(now) > l.TTL/3 }`}},
 		killers: []killer{inArea("lease", "TestWithAnyMarginKeysLingerAndHoldsArePassedOn")},
 	},
 	{
 		name: "a lost lease is renewed",
 		why:  "The loser may still be at work, so it seems kind to give it time. But the key then stands in everybody's way for longer than the TTL (rule 11).",
-		edits: []edit{{"internal/lease/renew.go", `			return leaseWait
-`, `			return leaseRenew
+		edits: []edit{{"internal/lease/renew.go", `			if k.verdict == leaseRenew && l.isOver() == nil {
+`, `			if k.verdict != leaseOver {
 `}},
 		killers: []killer{inArea("lease", "TestALostLeaseIsRenewedNoMore")},
 	},
@@ -932,21 +922,6 @@ var mutants = []mutant{
 			inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd"),
 			inArea("outages", "TestTheLockDelayCountsTheTTLsOfThoseThatAreKnown"),
 		},
-	},
-	{
-		name: "the lock delay counts from the request that shows the set-back",
-		why:  "Trust counts from the request. But etcd may have confirmed the holder's renewals until after that one was sent (rule 26).",
-		edits: []edit{{"internal/etcd/epoch.go", `type history struct{ present atomic.Pointer[era] }`,
-			`type history struct {
-	present atomic.Pointer[era]
-	sent    time.Time
-}`}, {"internal/etcd/epoch.go", `Noticed: time.Now()}
-`, `Noticed: h.sent}
-`}, {"internal/etcd/conn.go", `	c.heard(h, sent.epoch, sent.revision)
-`, `	c.history.sent = sent.at
-	c.heard(h, sent.epoch, sent.revision)
-`}},
-		killers: []killer{inArea("outages", "TestALockDelayCountsFromTheAnswer")},
 	},
 	{
 		name: "contenders that come after a set-back lengthen the lock delay",
@@ -1324,14 +1299,6 @@ var mutants = []mutant{
 		killers: []killer{inArea("watching", "TestALossIsToldByTheEvent")},
 	},
 	{
-		name: "a key of one's own in the line is nobody's",
-		why:  "Audits find a key for which no place accounts. But they are seldom, and the key is in everybody's way (rule 26).",
-		edits: []edit{{"internal/queue/keys.go", `		if e.Lease == int64(l.ID) && !a.accountsForLocked(e) {
-`, `		if e.Lease == int64(l.ID) && e.Rev == 0 {
-`}},
-		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
-	},
-	{
 		name: "a renewal whose member knows of less than was known is a renewal",
 		why:  "The answer may come from a member that is behind. But it may also come from an etcd that was set back, and nothing else may show that (rule 26).",
 		edits: []edit{{"internal/lease/renew.go",
@@ -1485,7 +1452,7 @@ var mutants = []mutant{
 		why:  "Only those before the waiter can be in its way. But without a key the waiter is in nobody's way (rule 12).",
 		edits: []edit{
 			{"internal/queue/view.go", `Unproven: p.seen != v && !afterRead,`, `Unproven: p.held.IsZero() || p.seen != v && !afterRead,`},
-			{"internal/queue/audit.go", `Entry: e, LeaseGone: !known}`, `Entry: e, LeaseGone: !known, Unproven: places[i].held.IsZero()}`},
+			{"internal/queue/audit.go", `Entry: e, LeaseGone: !known}`, `Entry: e, LeaseGone: !known, Unproven: p.held.IsZero()}`},
 		},
 		killers: []killer{inArea("queue", "TestAWaiterWhoseKeyWasDeletedQueuesAnew")},
 	},
@@ -1565,7 +1532,7 @@ var mutants = []mutant{
 		name: "each Session has a stream of its own",
 		why:  "A Session is the simplest owner of a stream. But a fleet of Sessions on one client then opens as many streams, and each may be a login (rule 25).",
 		edits: []edit{{"internal/etcd/conn.go", `streamOf(client)`,
-			`&stream{name: streamNames.Add(1), patience: leastSilence}`}},
+			`&stream{name: streamNames.Add(1), patience: leastSilence, watches: make(map[*Conn]int)}`}},
 		killers: []killer{inArea("watching", "TestTheSessionsOfAClientShareAStream")},
 	},
 	{
@@ -1713,15 +1680,6 @@ var mutants = []mutant{
 		killers: []killer{named("TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
 	},
 	{
-		name: "a wait that ends as it is let in passes the turn on",
-		why:  "The call owns the turn, and owners of a turn pass it on. But it got a hold before, and others share its key.",
-		edits: []edit{{"claim.go", `	case turn.Owner:
-		if p != nil`, `	case turn.Owner, turn.Holder:
-		if p != nil`}},
-		killers: []killer{inArea("queue", "TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"),
-			ofFamily(500)},
-	},
-	{
 		name: "who gets the turn of a holder that has gone has no hold",
 		why:  "The turn comes from another, as it does from one that has unlocked. But this one joined before, and holds.",
 		edits: []edit{{"internal/turn/turn.go", `		heir.standing, q.owner = Holder, heir`,
@@ -1729,7 +1687,6 @@ var mutants = []mutant{
 		killers: []killer{
 			core("turn", "TestTheQueueDoesWhatASimpleOneDoes"),
 			exploring("reads of one Session, and two run out of time as they are let in"),
-			inArea("queue", "TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"),
 		},
 	},
 	{
@@ -2013,14 +1970,6 @@ var mutants = []mutant{
 `, `	if ctx == nil {
 `}},
 		killers: []killer{inArea("outages", "TestUnlockWithAContextThatNeverEndsIsBounded")},
-	},
-	{
-		name: "a Close that is not confirmed leaves the other reads",
-		why:  "The caller gets the error all the same. But a read that had ended before keeps its turn, and nobody can unlock it any more (rule 9).",
-		edits: []edit{{"close.go", `				failure = err
-`, `				return err
-`}},
-		killers: []killer{inArea("kinds", "TestACloseThatIsNotConfirmedGivesUpEachRead")},
 	},
 	{
 		name: "one joins while a writer of its Session waits",
@@ -3304,29 +3253,6 @@ var mutants = []mutant{
 		return leaseRenew // a key that goes with a revoked lease would look lost
 `, ``}},
 		killers: []killer{inArea("mutex", "TestUnlockThatCloseOvertakesIsNoLoss")},
-	},
-	{
-		name: "a release counts from when it is sent",
-		why:  "Before that there is nothing for which Close should wait. But the contexts are cancelled in between, Close revokes the lease, and Unlock calls that a loss (rules 6 and 22).",
-		edits: []edit{
-			{"release.go", `		h.place.Account.ReleaseLocked() // from here on Close waits
-`, ``},
-			{"close.go", `		h.place.Account.ReleaseLocked() // as in unlock
-`, ``},
-			{"release.go", `		h.claim.leaveTurnLocked(nil)
-		h.place.Account.ReleasedLocked()
-`, `		h.claim.leaveTurnLocked(nil)
-`},
-			{"release.go", `	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
-		h.place.Account.ReleasedLocked()
-`, `	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
-`},
-			{"release.go", `	r := &release{h: h}
-`, `	h.place.Account.ReleaseLocked()
-	r := &release{h: h}
-`},
-		},
-		killers: []killer{inArea("mutex", "TestAnUnlockThatIsFollowedByCloseIsNoLoss")},
 	},
 	{
 		name: "a second Close does not wait",
