@@ -158,18 +158,20 @@ func losesAnAnswer(w *world) {
 }
 
 // renews lets time pass until a renewal, which has an effect, is about to be answered, and counts
-// what follows at once. (What the keeper does as it sends the renewal is over by then.)
+// what follows at once. The answer takes longer than the keeper's tick, so that what is due once a
+// period, such as an audit, is over by then.
 func (w *world) renews(effect fake.Effect) {
-	effect.Delay = 2 * time.Millisecond
+	const delay = 400 * time.Millisecond
+	effect.Delay = delay
 	w.etcd.Intercept(func(c fake.Call) fake.Effect {
 		if c.Process != "a" || c.Method != fake.KeepAlive {
 			return fake.Effect{}
 		}
 		return effect
 	})
-	time.Sleep(ttl/3 + time.Millisecond)
+	time.Sleep(ttl/3 + delay - time.Millisecond)
 	countFromHere()
-	time.Sleep(time.Millisecond)
+	time.Sleep(2 * time.Millisecond)
 }
 
 // countFromHere forgets what was counted.
