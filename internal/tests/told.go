@@ -22,6 +22,12 @@ func (o *Told) Add(format string, args ...any) {
 	o.lines = append(o.lines, fmt.Sprintf(format, args...))
 }
 
+// Write notes a record of a logger, which may report at any time.
+func (o *Told) Write(record []byte) (int, error) {
+	o.Add("%s", record)
+	return len(record), nil
+}
+
 // Take returns what hooks have reported since the last Take.
 func (o *Told) Take() []string {
 	synctest.Wait()
