@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	others = flag.Int("others", 4000, "beside how many others; that is compared with a tenth of these")
+	others = flag.Int("others", 1000, "beside how many others; that is compared with a tenth of these")
 	whole  = flag.Bool("whole", false, "show what is within its bound, too")
 )
 
