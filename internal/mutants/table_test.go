@@ -924,6 +924,17 @@ var mutants = []mutant{
 		},
 	},
 	{
+		name: "the lock delay counts from the request that shows the set-back",
+		why:  "Trust counts from the request. But etcd may have confirmed the holder's renewals until after that one was sent (rule 26).",
+		edits: []edit{{"internal/etcd/conn.go", `	c.heard(h, sent.epoch, sent.revision)
+	if term`, `	if c.isSetBack(h, sent.epoch, sent.revision) {
+		c.history.present.Load().Noticed = sent.at
+		c.setBack(sent.epoch)
+	}
+	if term`}},
+		killers: []killer{inArea("outages", "TestALockDelayCountsFromTheAnswer")},
+	},
+	{
 		name: "contenders that come after a set-back lengthen the lock delay",
 		why:  "The delay is worked out as it is asked for, by all that is known. But who is met in the etcd of now holds nothing from before, and its TTL may be long.",
 		edits: []edit{{"internal/queue/line.go", `	n.delay.until(n.keys.setBack) // by those that it had met before

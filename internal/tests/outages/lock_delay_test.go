@@ -438,31 +438,55 @@ func TestTheLockDelayCountsFromTheLastSetBack(t *testing.T) {
 }
 
 // A request is on its way for long. It was sent before the set-back, and its answer is the first
-// that shows it: a renewal of the holder may have been sent after the request, and confirmed.
+// that shows it. The holder has sent a renewal after that request, which etcd confirmed: a delay
+// from the request would end before the hold.
+//
+// The snapshot has the waiter's lease, so the request is answered. (An error tells no revision, and
+// what is sent after it would show the set-back.)
 func TestALockDelayCountsFromTheAnswer(t *testing.T) {
-	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		a, b := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b")
-		knows(t, etcd, b)
-		held := takes(t, takings["Lock"], a)
-		arrives := time.Now().Add(4 * time.Second) // whatever b sends
-		etcd.Intercept(func(c fake.Call) (effect fake.Effect) {
-			if c.Process == "b" {
-				effect.Delay = time.Until(arrives)
-			}
-			return effect
+	const (
+		taken    = 3 * time.Second // after the waiter's lease was granted: the two renew apart
+		before   = 1200 * time.Millisecond
+		onItsWay = 1500 * time.Millisecond // and no attempt is repeated so soon
+		margin   = before / 2
+	)
+	for _, cluster := range []uint64{1, 2} {
+		t.Run(fmt.Sprint("cluster ", cluster), func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				a := tests.SessionOf(t, etcd, "a", etcdlock.WithSafetyMargin(margin))
+				b := tests.SessionOf(t, etcd, "b")
+				knows(t, etcd, b)
+				restore := etcd.Save()
+				knows(t, etcd, b)
+				defer etcd.DeleteKey("something else")
+				time.Sleep(taken)
+				held := takes(t, takings["Lock"], a)
+				ended := make(chan time.Time, 1)
+				context.AfterFunc(held.hold, func() { ended <- time.Now() })
+				time.Sleep(tests.RenewalPeriod - before)
+				sent := time.Now()
+				arrives := sent.Add(onItsWay) // whatever b sends
+				etcd.Intercept(func(c fake.Call) (effect fake.Effect) {
+					if c.Process == "b" {
+						effect.Delay = time.Until(arrives)
+					}
+					return effect
+				})
+				in := takesLater(t, takings["Lock"], b)
+				time.Sleep(time.Until(arrives) - time.Millisecond)
+				etcd.Cut("a")
+				restore(cluster)
+				time.Sleep(time.Millisecond)
+				noticed := noticing{arrives, arrives.Add(time.Millisecond)}
+				now := tests.SoonOr(t, in, "it does not get in")
+				require.Greater(t, tests.SoonOr(t, ended, "the hold lasts").Sub(sent), tests.TTL)
+				noticed.delays(t, tests.TTL, now.at)
+				require.ErrorIs(t, context.Cause(held.hold), etcdlock.ErrExpired)
+				require.NoError(t, now.unlock(t.Context()))
+				require.ErrorIs(t, held.unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
+			})
 		})
-		in := takesLater(t, takings["Lock"], b)
-		time.Sleep(time.Until(arrives) - time.Millisecond)
-		etcd.Cut("a")
-		etcd.Restore(0, 2)
-		time.Sleep(time.Millisecond)
-		noticed := noticing{arrives, arrives.Add(time.Millisecond)}
-		now := tests.SoonOr(t, in, "it does not get in")
-		noticed.delays(t, tests.TTL, now.at)
-		require.ErrorIs(t, context.Cause(held.hold), etcdlock.ErrExpired)
-		require.NoError(t, now.unlock(t.Context()))
-		require.ErrorIs(t, held.unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
-	})
+	}
 }
 
 // What one Session of a client has noticed all know, whether they were there or begin later. A
