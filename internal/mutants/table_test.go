@@ -1691,6 +1691,18 @@ var mutants = []mutant{
 		killers: []killer{named("TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
 	},
 	{
+		name: "a wait that ends as it is let in passes the turn on",
+		why:  "The call owns the turn, and owners of a turn pass it on. But it got a hold before, which the call forgets, and others share its key.",
+		edits: []edit{{"claim.go", `	case turn.Owner:
+		if p != nil`, `	case turn.Owner, turn.Holder:
+		if c.hold != nil {
+			c.hold.ofHandle.Remove()
+		}
+		if p != nil`}},
+		killers: []killer{inArea("queue", "TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"),
+			ofFamily(500)},
+	},
+	{
 		name: "who gets the turn of a holder that has gone has no hold",
 		why:  "The turn comes from another, as it does from one that has unlocked. But this one joined before, and holds.",
 		edits: []edit{{"internal/turn/turn.go", `		heir.standing, q.owner = Holder, heir`,
