@@ -254,6 +254,15 @@ var mutants = []mutant{
 		killers: []killer{inArea("lease", "TestCloseHasItsOwnTimeToRevokeALease")},
 	},
 	{
+		name: "a removal begins while the contexts end",
+		why:  "The code that ends a hold cancels its contexts next, and the removal takes a request. But the contexts of a hold may be many, and to cancel those derived from them may take time (rule 1, WithMaxHold).",
+		edits: []edit{{"internal/queue/removal.go", `	defer close(p.removed)
+	p.owner.EndContexts()
+`, `	defer close(p.removed)
+`}},
+		killers: []killer{inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
+	},
+	{
 		name: "the turn is passed on at home while the contexts end",
 		why:  "The hold has ended, and no request to etcd is needed. But a goroutine of the hold may still run, since its context has not ended yet (rule 4).",
 		edits: []edit{{"release.go", `	frees := h.freesLocked()

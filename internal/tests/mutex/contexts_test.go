@@ -169,7 +169,7 @@ func TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn(t *testing.T) {
 				w.mu = contract.MutexOf(t, w.s, "x", row.opts...)
 				theirs := contract.MutexOf(t, next, "x")
 				require.NoError(t, w.mu.Lock(tests.Within(t, time.Second)))
-				w.derive(w.mu, 3, 10*time.Millisecond)
+				w.derive(w.mu, 10, 10*time.Millisecond) // more than the calls that end them at once
 				synctest.Wait()
 				w.slow.Store(true)
 				defer w.slow.Store(false)
