@@ -3287,6 +3287,29 @@ var mutants = []mutant{
 		killers: []killer{inArea("mutex", "TestUnlockThatCloseOvertakesIsNoLoss")},
 	},
 	{
+		name: "a release counts from when it is sent",
+		why:  "Before that there is nothing for which Close should wait. But the contexts are cancelled in between, Close revokes the lease, and Unlock calls that a loss (rules 6 and 22).",
+		edits: []edit{
+			{"release.go", `		h.place.Account.ReleaseLocked() // from here on Close waits
+`, ``},
+			{"close.go", `		h.place.Account.ReleaseLocked() // as in unlock
+`, ``},
+			{"release.go", `		h.claim.leaveTurnLocked(nil)
+		h.place.Account.ReleasedLocked()
+`, `		h.claim.leaveTurnLocked(nil)
+`},
+			{"release.go", `	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
+		h.place.Account.ReleasedLocked()
+`, `	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
+`},
+			{"release.go", `	r := &release{h: h}
+`, `	h.place.Account.ReleaseLocked()
+	r := &release{h: h}
+`},
+		},
+		killers: []killer{inArea("mutex", "TestAnUnlockThatIsFollowedByCloseIsNoLoss")},
+	},
+	{
 		name: "a second Close does not wait",
 		why:  "The Session is closed already, as the caller wants. But the program closes its client next, and the first Close cannot revoke the lease (rule 22).",
 		edits: []edit{{"close.go", `	case s.closing > 0:

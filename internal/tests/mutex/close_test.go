@@ -56,6 +56,12 @@ func TestAnUnlockThatIsFollowedByCloseIsNoLoss(t *testing.T) {
 					mu = contract.MutexOf(t, s, "x")
 				}
 				require.NoError(t, mu.Lock(forever))
+				etcd.Intercept(func(c fake.Call) (effect fake.Effect) {
+					if c.Method == fake.Txn { // a revoke that does not wait for it overtakes it
+						effect.Delay = 10 * time.Millisecond
+					}
+					return effect
+				})
 				e := &ending{t: t}
 				e.derive(mu, 3, 10*time.Millisecond)
 				require.NoError(t, e.whileEnding(
