@@ -119,6 +119,28 @@ func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
 	}
 }
 
+// If the Session itself waits behind that key, it has read it: an audit is due at once. (The key is
+// a read's. A lock would use its name again.)
+func TestAKeyThatALateRequestPutsInTheWayOfItsSessionIsSweptSoon(t *testing.T) {
+	const soon = time.Second // an audit of suspected keys is sent each 700 ms
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		etcd.Intercept(tests.OnlyNth(1, fake.Txn, fake.Effect{Again: 3 * time.Second}))
+		rw := tests.RWMutexOf(t, tests.SessionOf(t, etcd, "a"))
+		read, err := rw.RLock(tests.Within(t, time.Second))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.NoError(t, read.Unlock(context.Background()))
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.Len(t, etcd.Keys("n/"), 1, "no late copy")
+
+		start := time.Now()
+		require.NoError(t, rw.Lock(tests.Within(t, tests.SeldomLook)))
+		require.LessOrEqual(t, time.Since(start), soon)
+		require.NoError(t, rw.Unlock(context.Background()))
+	})
+}
+
 // The same holds if each answer takes more than half of the time of an attempt.
 func TestAStrayIsSweptWhereAnswersAreSlow(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
