@@ -96,7 +96,7 @@ func (m *Mutex) giveLocked() (given *place) {
 // given is the place of a key that lingered, which was given up, nil if there is none.
 //
 // Invariant: each of the holds is freed, whatever becomes of the rest: no other call can
-// give up its turn. (TestACloseThatIsNotConfirmedGivesUpEachRead.)
+// give up its turn. (TestACloseThatIsNotConfirmedGivesUpEachPermit.)
 func (m *Mutex) free(ctx context.Context, given *place) error {
 	mu := &m.s.mu
 	guard.Pieces(mu, m.waits.Firsts(), func(c *claim) { c.cancelLocked(errWaitClosed) })

@@ -2014,6 +2014,14 @@ var mutants = []mutant{
 		killers: []killer{inArea("outages", "TestUnlockWithAContextThatNeverEndsIsBounded")},
 	},
 	{
+		name: "a Close that is not confirmed leaves the other permits",
+		why:  "The caller gets the error all the same. But nobody can unlock the others any more, and their keys stay (rule 9).",
+		edits: []edit{{"close.go", `				failure = err
+`, `				return err
+`}},
+		killers: []killer{inArea("kinds", "TestACloseThatIsNotConfirmedGivesUpEachPermit")},
+	},
+	{
 		name: "one joins while a writer of its Session waits",
 		why:  "The watch shows etcd's line, and no writer is in it. But the local line has one.",
 		edits: []edit{{"claim.go", ` && n.queue.Waiting() == 0 &&

@@ -542,6 +542,22 @@ func TestCloseOfASemaphore(t *testing.T) {
 	})
 }
 
+// etcd does not answer, so Close does not learn whether the first permit is released. It gives up
+// the others all the same: their keys go once etcd answers.
+func TestACloseThatIsNotConfirmedGivesUpEachPermit(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		sem := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "a"), 3)
+		for range 3 {
+			tests.AcquireWithin(t, sem, 1, time.Second)
+		}
+		etcd.Freeze()
+		require.ErrorIs(t, sem.Close(tests.Within(t, time.Second)), etcdlock.ErrUnconfirmed)
+		etcd.Thaw()
+		other := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "b"), 3)
+		tests.UnlockAll(t, tests.AcquireWithin(t, other, 3, tests.TTL))
+	})
+}
+
 // WithMaxHold ends each hold. Its context and WithAcquireTimeout bound a wait.
 func TestPermitsKeepTheOptions(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
