@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 	"github.com/etcdlock/etcdlock/internal/side"
@@ -212,9 +214,9 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 // S30, of those who wait. Who has lived through a set-back gets in only once the holder of before
 // knows that its hold is over, or its trust has ended: the holder may learn of the set-back later.
 //
-//	a holds, b waits, or tries again and again | etcd is killed, wiped or restored, and away for
-//	0.1 to 3 s; a reaches it as b does, or not any more | a is told, or its lease is not renewed |
-//	b gets in
+//	a holds, b waits, or was refused and tries again and again | etcd is killed, wiped or restored,
+//	and away for 0.1 to 3 s; a reaches it as b does, or not any more | a is told, or its lease is not
+//	renewed | b gets in
 func TestS30WhoHasLivedThroughASetBackLeavesTheHolderItsTime(t *testing.T) {
 	t.Parallel()
 	const rounds, soon = 20, 5 * time.Second
@@ -271,6 +273,9 @@ func TestS30WhoHasLivedThroughASetBackLeavesTheHolderItsTime(t *testing.T) {
 					if u.verb == "Lock" {
 						next = b.starts(context.Background())
 						tr.lineIs(s.client(tr), 2)
+					} else {
+						err := b.tries(tr.bounded(patience), u.verb)
+						tr.must(errors.Is(err, etcdlock.ErrLocked), "b is not refused: %v", err)
 					}
 					tr.phase(w.holder)
 					tr.forgets()
