@@ -62,7 +62,7 @@ func TestSaleWithTheLock(t *testing.T) {
 	requireRow(t, stdout, "refused", "20")
 	requireRow(t, stdout, "oversold", "0")
 	requireRow(t, stdout, "lost updates", "0")
-	requireRow(t, stdout, "fencing tokens", "60  strictly growing")
+	requireRow(t, stdout, "tokens going back", "0")
 	requireRow(t, stdout, "keys left in etcd", "0")
 	require.Contains(t, stdout, "\nOK: ")
 }
@@ -72,15 +72,7 @@ func TestSaleWithoutTheLockOversells(t *testing.T) {
 	stdout := demoEnds(t, exitFailed, "-no-lock", "-requests", "60", "-stock", "40")
 	require.Contains(t, stdout, "there is no lock")
 	require.Contains(t, stdout, "\nFAILED: ")
-	require.NotContains(t, stdout, "fencing")
-}
-
-func TestUnreachableEtcdIsAnErrorAndNotAHang(t *testing.T) {
-	t.Parallel()
-	status, stdout, stderr := demo(t, "-endpoints", "127.0.0.1:1")
-	require.Equal(t, exitFailed, status)
-	require.Empty(t, stdout)
-	require.Contains(t, stderr, "cannot use etcd at 127.0.0.1:1: ")
+	require.NotContains(t, stdout, "tokens")
 }
 
 func TestOrdersAreSoldEntirelyOrNotAtAll(t *testing.T) {
@@ -88,7 +80,7 @@ func TestOrdersAreSoldEntirelyOrNotAtAll(t *testing.T) {
 	stdout := demoEnds(t, exitGood, "-orders", "-ttl", "1m", "-workers", "3", "-requests", "60",
 		"-stock", "80")
 	requireRow(t, stdout, "oversold", "0")
-	requireRow(t, stdout, "stock files wrong", "0")
+	requireRow(t, stdout, "lost updates", "0")
 	requireRow(t, stdout, "tokens going back", "0")
 	requireRow(t, stdout, "keys left in etcd", "0")
 	require.Contains(t, stdout, "\nOK: each order")

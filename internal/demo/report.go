@@ -1,69 +1,79 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A verdict is what the journal and the stock file say about a sale. It relies on the word
-// of nobody: neither the lock nor the workers.
+// A verdict is what the journal and the stock files say about a sale. It relies on no word
+// of the lock, nor of the workers.
 type verdict struct {
-	sold, refused int
+	sold, refused int // requests
+	items         int // sold
 
-	oversold    int // sales of an item that was sold before, or was never there
-	lostUpdates int // sales that the stock file does not reflect
-	vanished    int // items gone from the stock file without a sale
+	oversold    int // items that were sold before, or were never there
+	lostUpdates int // items sold that a stock file does not reflect
+	vanished    int // items gone from a stock file without a sale
 
-	early         int // requests refused although items are left
-	decidedTwice  int // records of a request that had one before
-	unanswered    int // requests without a record
-	contradicted  int // answers that differ from the record
-	tokensBackAt  int // record whose token is not above the one before; -1 is none
-	before, after int64
+	early        int // requests refused although all of their items were left
+	decidedTwice int // records of a request that had one before
+	unanswered   int // requests without a record
+	contradicted int // answers that differ from the record
+	tokensBack   int // records of an article whose token is not above the one before
 }
 
-// judge compares the journal with the stock file (items at the start, left at the end) and
-// with the answers that the workers gave to 1..requests. Only a sale with a lock has tokens
-// to judge.
-func judge(
-	items, left, requests int, journal []record, answers map[int]record, locked bool,
-) verdict {
-	v := verdict{tokensBackAt: -1}
-	soldBefore := make(map[int]bool)
+// judge compares the journal with the stock files (items of each article at the start, left
+// at the end) and with the answers that the workers gave to 1..requests. Only a sale with a
+// lock has tokens to judge.
+func (s shop) judge(
+	items int, left []int, requests int, journal []record, answers map[int]record, locked bool,
+) (v verdict) {
+	type item struct{ article, number int }
+	soldBefore := make(map[item]bool)
 	decided := make(map[int]record)
-	for i, r := range journal {
+	gone := make([]int, s.articles)
+	tokens := make([]int64, s.articles)
+	for _, r := range journal {
 		if _, again := decided[r.Request]; again {
 			v.decidedTwice++
 		}
 		decided[r.Request] = r
-
-		switch {
-		case r.Item == 0:
+		if r.Sold {
+			v.sold++
+		} else {
 			v.refused++
-		case soldBefore[r.Item] || r.Item < 0 || r.Item > items:
-			v.sold++
-			v.oversold++
-		default:
-			v.sold++
-			soldBefore[r.Item] = true
 		}
-
-		if locked && v.tokensBackAt < 0 {
-			v.before, v.after = v.after, r.Token
-			if v.after <= v.before {
-				v.tokensBackAt = i
+		leftOfAll := true
+		for i, article := range s.basket(r.Request) {
+			if locked && r.Token <= tokens[article] {
+				v.tokensBack++
 			}
+			tokens[article] = r.Token
+			leftOfAll = leftOfAll && left[article] > 0
+			if !r.Sold {
+				continue
+			}
+			it := item{article, r.Read[i]}
+			if soldBefore[it] || it.number < 1 || it.number > items {
+				v.oversold++
+			}
+			soldBefore[it] = true
+			gone[article]++
+			v.items++
+		}
+		if !r.Sold && (leftOfAll || slices.Min(r.Read) > 0) {
+			v.early++
 		}
 	}
-
-	gone := items - left
-	v.lostUpdates = max(0, v.sold-gone)
-	v.vanished = max(0, gone-v.sold)
-	if left > 0 {
-		v.early = v.refused
+	for article, sold := range gone {
+		v.lostUpdates += max(0, sold-(items-left[article]))
+		v.vanished += max(0, items-left[article]-sold)
 	}
 	v.unanswered, v.contradicted = compareAnswers(requests, decided, answers)
 	return v
@@ -71,17 +81,22 @@ func judge(
 
 // faults says in sentences what is wrong, and nothing about a good sale.
 func (v verdict) faults() (all []string) {
-	all = sentences([]count{
-		{v.oversold, "sales were of an item already sold, or never there"},
-		{v.lostUpdates, "sales are missing from the stock file"},
-		{v.vanished, "items left the stock file without a sale"},
-		{v.early, "requests were refused while items were left"},
+	for _, count := range []struct {
+		n    int
+		text string
+	}{
+		{v.oversold, "items were sold that were already sold, or never there"},
+		{v.lostUpdates, "sales are missing from a stock file"},
+		{v.vanished, "items left a stock file without a sale"},
+		{v.early, "requests were refused while their items were left"},
 		{v.decidedTwice, "requests were decided a second time"},
 		{v.unanswered, "requests have no record in the journal"},
 		{v.contradicted, "answers differ from the journal"},
-	})
-	if v.tokensBackAt >= 0 {
-		all = append(all, fmt.Sprintf("fencing token %d came after %d", v.after, v.before))
+		{v.tokensBack, "fencing tokens were not above the one before"},
+	} {
+		if count.n > 0 {
+			all = append(all, fmt.Sprintf("%d %s", count.n, count.text))
+		}
 	}
 	return all
 }
@@ -95,27 +110,11 @@ func compareAnswers(requests int, decided, answers map[int]record) (unanswered, 
 		switch {
 		case !found:
 			unanswered++
-		case !answered || answer.Item != recorded.Item || answer.Token != recorded.Token:
+		case !answered || answer.Sold != recorded.Sold || answer.Token != recorded.Token:
 			contradicted++
 		}
 	}
 	return unanswered, contradicted
-}
-
-// A count is how often something went wrong, and the words that follow the number.
-type count struct {
-	n    int
-	text string
-}
-
-// sentences says what went wrong. It says nothing about a count of 0.
-func sentences(counts []count) (all []string) {
-	for _, c := range counts {
-		if c.n > 0 {
-			all = append(all, fmt.Sprintf("%d %s", c.n, c.text))
-		}
-	}
-	return all
 }
 
 // blockedFor is how long after the crash the next one got in.
@@ -129,31 +128,37 @@ func (c *crash) blockedFor(journal []record) (blocked time.Duration, found bool)
 }
 
 // report judges the sale, prints the verdict, and returns the faults.
-func (s *sale) report(w io.Writer) (faults []string, err error) {
+func (s *sale) report(ctx context.Context) (faults []string, err error) {
+	w, locked := s.out, s.client != nil
 	journal, err := s.shop.records()
 	if err != nil {
 		return nil, err
 	}
-	left, err := s.shop.readStock()
-	if err != nil {
-		return nil, err
+	left, total := make([]int, s.shop.articles), 0
+	for article := range left {
+		if left[article], err = s.shop.readStock(article); err != nil {
+			return nil, err
+		}
+		total += left[article]
 	}
-	v := judge(s.cfg.stock, left, s.cfg.requests, journal, s.answers, s.lock != "")
+	v := s.shop.judge(s.cfg.itemsEach(), left, s.cfg.requests, journal, s.answers, locked)
 	faults = append(v.faults(), s.faults...)
 
+	fmt.Fprintln(w)
 	s.printShares(w, journal)
 	fmt.Fprintln(w)
-	row(w, "sold", v.sold, "of %d in stock, %d left in the file", s.cfg.stock, left)
+	row(w, "sold", v.sold, "%d of %d items, %d left in the files",
+		v.items, s.cfg.itemsEach()*s.shop.articles, total)
 	row(w, "refused", v.refused, "")
-	row(w, "oversold", v.oversold, "sales of an item already sold")
-	row(w, "lost updates", v.lostUpdates, "sales that the stock file does not reflect")
-	if s.lock != "" {
-		how := "strictly growing"
-		if v.tokensBackAt >= 0 {
-			how = fmt.Sprintf("NOT growing: %d came after %d", v.after, v.before)
+	row(w, "oversold", v.oversold, "items already sold")
+	row(w, "lost updates", v.lostUpdates, "sales that the stock files do not reflect")
+	if locked {
+		row(w, "tokens going back", v.tokensBack, "of one sale of an article to the next")
+		keys, err := s.client.Get(ctx, lockPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			return nil, err
 		}
-		row(w, "fencing tokens", len(journal), "%s", how)
-		s.reportKeysLeft(w)
+		row(w, "keys left in etcd", keys.Count, "")
 	}
 	if retries := countRetries(journal); retries > 0 {
 		row(w, "holds lost", retries, "before writing; the request was tried again")
@@ -184,7 +189,7 @@ func (s *sale) report(w io.Writer) (faults []string, err error) {
 		fmt.Fprintf(w, "\nnote: %s\n", note)
 	}
 	fmt.Fprintln(w)
-	printSentence(w, faults, s.lock != "")
+	s.printSentence(w, faults)
 	return faults, nil
 }
 
@@ -192,15 +197,6 @@ func (s *sale) report(w io.Writer) (faults []string, err error) {
 func row(w io.Writer, name string, value any, format string, args ...any) {
 	remark := fmt.Sprintf(format, args...)
 	fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-20s %10v  %s", name, value, remark), " "))
-}
-
-// reportKeysLeft sweeps, and prints what there was to sweep.
-func (s *sale) reportKeysLeft(w io.Writer) {
-	if keys, err := s.sweep(); err != nil {
-		row(w, "keys left in etcd", "?", "%v", err)
-	} else {
-		row(w, "keys left in etcd", keys, "")
-	}
 }
 
 // printShares prints what each process did.
@@ -213,12 +209,12 @@ func (s *sale) printShares(w io.Writer, journal []record) {
 		sold := 0
 		for _, r := range of {
 			waits = append(waits, r.Waited)
-			if r.Item != 0 {
+			if r.Sold {
 				sold++
 			}
 		}
 		p50, p99 := "-", "-"
-		if s.lock != "" && len(waits) > 0 {
+		if s.client != nil && len(waits) > 0 {
 			slices.Sort(waits)
 			p50, p99 = short(percentile(waits, 50)), short(percentile(waits, 99))
 		}
@@ -242,8 +238,11 @@ func (s *sale) printShares(w io.Writer, journal []record) {
 	line("all", journal, "")
 }
 
-func printSentence(w io.Writer, faults []string, locked bool) {
+func (s *sale) printSentence(w io.Writer, faults []string) {
+	locked := s.client != nil
 	switch {
+	case len(faults) == 0 && locked && s.cfg.orders:
+		fmt.Fprintln(w, "OK: each order was sold entirely or refused entirely, and no item twice.")
 	case len(faults) == 0 && locked:
 		fmt.Fprintln(w, "OK: no item was sold twice and no update of the stock was lost.")
 	case len(faults) == 0:
@@ -264,9 +263,6 @@ func countRetries(journal []record) (retries int) {
 	}
 	return retries
 }
-
-// sorted returns all in order.
-func sorted(all []time.Duration) []time.Duration { return slices.Sorted(slices.Values(all)) }
 
 // percentile goes by nearest rank. sorted is not empty.
 func percentile(sorted []time.Duration, p int) time.Duration {

@@ -8,15 +8,38 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// goodSale returns the journal of a sale of 3 items with 5 requests.
-func goodSale() []record {
+// oneArticle is the shop of a sale, and manyArticles that of orders.
+var oneArticle, manyArticles = shop{articles: 1}, shop{articles: orderArticles}
+
+// goodSale returns the journal of a sale of 3 items with 5 requests, and what is left.
+func goodSale() ([]record, []int) {
 	return []record{
-		{Request: 2, Worker: 1, Item: 3, Token: 10},
-		{Request: 1, Worker: 2, Item: 2, Token: 12},
-		{Request: 3, Worker: 1, Item: 1, Token: 15},
-		{Request: 5, Worker: 2, Item: 0, Token: 16},
-		{Request: 4, Worker: 1, Item: 0, Token: 19},
+		{Request: 2, Worker: 1, Read: []int{3}, Sold: true, Token: 10},
+		{Request: 1, Worker: 2, Read: []int{2}, Sold: true, Token: 12},
+		{Request: 3, Worker: 1, Read: []int{1}, Sold: true, Token: 15},
+		{Request: 5, Worker: 2, Read: []int{0}, Token: 16},
+		{Request: 4, Worker: 1, Read: []int{0}, Token: 19},
+	}, []int{0}
+}
+
+// goodOrders returns the journal of twelve orders, with two items of each article
+// at the start, and what is left.
+func goodOrders() (journal []record, left []int) {
+	left = slices.Repeat([]int{2}, orderArticles)
+	for id := range 12 {
+		r := record{Request: id + 1, Worker: 1, Token: int64(10 + id)}
+		basket := manyArticles.basket(r.Request)
+		for _, a := range basket {
+			r.Read = append(r.Read, left[a])
+		}
+		if r.Sold = slices.Min(r.Read) > 0; r.Sold {
+			for _, a := range basket {
+				left[a]--
+			}
+		}
+		journal = append(journal, r)
 	}
+	return journal, left
 }
 
 func answersOf(journal []record) map[int]record {
@@ -28,139 +51,177 @@ func answersOf(journal []record) map[int]record {
 }
 
 func TestGoodSaleHasNoFaults(t *testing.T) {
-	journal := goodSale()
-	v := judge(3, 0, 5, journal, answersOf(journal), true)
+	journal, left := goodSale()
+	v := oneArticle.judge(3, left, 5, journal, answersOf(journal), true)
 	require.Empty(t, v.faults())
-	require.Equal(t, 3, v.sold)
-	require.Equal(t, 2, v.refused)
+	require.Equal(t, verdict{sold: 3, refused: 2, items: 3}, v)
+}
+
+func TestGoodOrdersHaveNoFaults(t *testing.T) {
+	journal, left := goodOrders()
+	v := manyArticles.judge(2, left, 12, journal, answersOf(journal), true)
+	require.Empty(t, v.faults())
+	require.Positive(t, v.sold)
+	require.Positive(t, v.refused)
 }
 
 func TestSaleOfFewerThanThereAreHasNoFaults(t *testing.T) {
-	journal := goodSale()[:2]
+	journal, _ := goodSale()
+	journal = journal[:2]
 	journal[0].Request, journal[1].Request = 1, 2
-	require.Empty(t, judge(3, 1, 2, journal, answersOf(journal), true).faults())
+	require.Empty(t, oneArticle.judge(3, []int{1}, 2, journal, answersOf(journal), true).faults())
 }
 
 func TestJudgeFindsEachFault(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		spoil func(journal []record) (spoiled []record, left int)
+		spoil func(journal []record, left []int) (spoiled []record)
 		want  []string
 	}{
 		{
 			// Both read 3; the second write hides the first.
 			name: "an item sold twice",
-			spoil: func(journal []record) ([]record, int) {
-				journal[1].Item = 3
-				journal[2].Item = 2
-				journal[3].Item = 1
-				return journal, 0
+			spoil: func(journal []record, _ []int) []record {
+				journal[1].Read[0] = 3
+				journal[2].Read[0] = 2
+				journal[3].Read[0] = 1
+				journal[3].Sold = true
+				return journal
 			},
 			want: []string{
-				"1 sales were of an item already sold, or never there",
-				"1 sales are missing from the stock file",
+				"1 items were sold that were already sold, or never there",
+				"1 sales are missing from a stock file",
 			},
 		},
 		{
 			name: "more sold than there are",
-			spoil: func(journal []record) ([]record, int) {
-				journal[3].Item = -1
-				return journal, -1
+			spoil: func(journal []record, left []int) []record {
+				journal[3].Read[0], journal[3].Sold, left[0] = -1, true, -1
+				return journal
 			},
-			want: []string{"1 sales were of an item already sold, or never there"},
+			want: []string{"1 items were sold that were already sold, or never there"},
 		},
 		{
 			name: "an item above the stock",
-			spoil: func(journal []record) ([]record, int) {
-				journal[0].Item = 4
-				return journal, 0
+			spoil: func(journal []record, _ []int) []record {
+				journal[0].Read[0] = 4
+				return journal
 			},
-			want: []string{"1 sales were of an item already sold, or never there"},
+			want: []string{"1 items were sold that were already sold, or never there"},
 		},
 		{
-			name:  "a lost update",
-			spoil: func(journal []record) ([]record, int) { return journal[:3], 1 },
+			name: "a lost update",
+			spoil: func(journal []record, left []int) []record {
+				left[0] = 1
+				return journal[:3]
+			},
 			want: []string{
-				"1 sales are missing from the stock file",
+				"1 sales are missing from a stock file",
 				"2 requests have no record in the journal",
 			},
 		},
 		{
 			name: "an item that vanished",
-			spoil: func(journal []record) ([]record, int) {
-				journal[2].Item = 0
-				return journal, 0
+			spoil: func(journal []record, _ []int) []record {
+				journal[2].Read[0], journal[2].Sold = 0, false
+				return journal
 			},
-			want: []string{"1 items left the stock file without a sale"},
+			want: []string{"1 items left a stock file without a sale"},
 		},
 		{
-			name: "refused too early",
-			spoil: func(journal []record) ([]record, int) {
-				journal[2].Item = 0
-				return journal, 1
+			name: "refused too early, by what is left",
+			spoil: func(journal []record, left []int) []record {
+				journal[2].Read[0], journal[2].Sold, left[0] = 0, false, 1
+				return journal
 			},
-			want: []string{"3 requests were refused while items were left"},
+			want: []string{"3 requests were refused while their items were left"},
+		},
+		{
+			name: "refused too early, by what was read",
+			spoil: func(journal []record, _ []int) []record {
+				journal[3].Read[0] = 1
+				return journal
+			},
+			want: []string{"1 requests were refused while their items were left"},
 		},
 		{
 			name: "a token that goes back",
-			spoil: func(journal []record) ([]record, int) {
+			spoil: func(journal []record, _ []int) []record {
 				journal[3].Token = 14
-				return journal, 0
+				return journal
 			},
-			want: []string{"fencing token 14 came after 15"},
+			want: []string{"1 fencing tokens were not above the one before"},
 		},
 		{
 			name: "a token that stands still",
-			spoil: func(journal []record) ([]record, int) {
+			spoil: func(journal []record, _ []int) []record {
 				journal[1].Token = 10
-				return journal, 0
+				return journal
 			},
-			want: []string{"fencing token 10 came after 10"},
+			want: []string{"1 fencing tokens were not above the one before"},
 		},
 		{
 			name: "no token",
-			spoil: func(journal []record) ([]record, int) {
+			spoil: func(journal []record, _ []int) []record {
 				journal[0].Token = 0
-				return journal, 0
+				return journal
 			},
-			want: []string{"fencing token 0 came after 0"},
+			want: []string{"1 fencing tokens were not above the one before"},
 		},
 		{
 			name: "a request decided twice",
-			spoil: func(journal []record) ([]record, int) {
-				return append(journal, record{Request: 4, Worker: 2, Token: 20}), 0
+			spoil: func(journal []record, _ []int) []record {
+				return append(journal, record{Request: 4, Worker: 2, Read: []int{0}, Token: 20})
 			},
 			want: []string{"1 requests were decided a second time"},
 		},
 		{
 			name: "a request forgotten",
-			spoil: func(journal []record) ([]record, int) {
-				return slices.Delete(journal, 3, 4), 0
+			spoil: func(journal []record, _ []int) []record {
+				return slices.Delete(journal, 3, 4)
 			},
 			want: []string{"1 requests have no record in the journal"},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			journal, left := test.spoil(goodSale())
-			require.Equal(t, test.want, judge(3, left, 5, journal, answersOf(journal), true).faults())
+			journal, left := goodSale()
+			journal = test.spoil(journal, left)
+			v := oneArticle.judge(3, left, 5, journal, answersOf(journal), true)
+			require.Equal(t, test.want, v.faults())
 		})
 	}
 }
 
+func TestJudgeFindsHalfAnOrder(t *testing.T) {
+	first := manyArticles.basket(1)[0]
+	for _, half := range []struct {
+		change int // of the file of one article
+		want   string
+	}{
+		{+1, "1 sales are missing from a stock file"},
+		{-1, "1 items left a stock file without a sale"},
+	} {
+		journal, left := goodOrders()
+		left[first] += half.change
+		v := manyArticles.judge(2, left, 12, journal, answersOf(journal), true)
+		require.Equal(t, []string{half.want}, v.faults())
+	}
+}
+
 func TestJudgeTakesNoWorkersWord(t *testing.T) {
-	journal := goodSale()
+	journal, left := goodSale()
 	answers := answersOf(journal)
-	answers[5] = record{Request: 5, Worker: 2, Item: 1, Token: 16}
+	answers[5] = record{Request: 5, Worker: 2, Read: []int{1}, Sold: true, Token: 16}
 	require.Equal(t, []string{"1 answers differ from the journal"},
-		judge(3, 0, 5, journal, answers, true).faults())
+		oneArticle.judge(3, left, 5, journal, answers, true).faults())
 }
 
 func TestWithoutALockThereAreNoTokensToJudge(t *testing.T) {
-	journal := goodSale()
+	journal, left := goodSale()
 	for i := range journal {
 		journal[i].Token = 0
 	}
-	require.Empty(t, judge(3, 0, 5, journal, answersOf(journal), false).faults())
+	require.Empty(t, oneArticle.judge(3, left, 5, journal, answersOf(journal), false).faults())
 }
 
 func TestBlockedIsFromTheKillToTheNextHold(t *testing.T) {

@@ -13,28 +13,31 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 )
 
 const (
-	// lockPrefix is the prefix below which an etcd user must be allowed to write.
-	lockPrefix = "etcdlock-demo/"
+	// lockPrefix is what the names of all locks begin with.
+	lockPrefix = "stock/"
 
 	// inFlight is how many requests a worker works on at once.
 	inFlight = 8
 
 	// endGrace is the time in which a worker must end by itself after its input has ended.
 	endGrace = closeTimeout + 2*time.Second
+
+	// dialTimeout bounds what the parent asks etcd.
+	dialTimeout = 5 * time.Second
 )
 
 // A sale is the parent's side. The goroutine that calls run owns everything in it. The
 // others only send on events.
 type sale struct {
 	cfg      config
-	dir      string
-	shop     shop             // in dir
-	lock     string           // its name, "" for none
+	shop     shop
+	endpoint string           // of etcd, "" without a lock
 	client   *clientv3.Client // nil without a lock
-	progress *progress
+	out      io.Writer
 
 	workers []*process
 	events  chan event // run receives from it until all workers have ended
@@ -82,7 +85,6 @@ type crash struct {
 // ends the workers, whatever happens.
 func (s *sale) run(ctx context.Context) (err error) {
 	defer s.end()
-	defer s.progress.end()
 	for id := range s.cfg.requests {
 		s.pending = append(s.pending, id+1)
 	}
@@ -92,7 +94,7 @@ func (s *sale) run(ctx context.Context) (err error) {
 		}
 	}
 
-	ticker := time.NewTicker(s.progress.every)
+	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for len(s.answers) < s.cfg.requests {
 		select {
@@ -101,7 +103,7 @@ func (s *sale) run(ctx context.Context) (err error) {
 				return err
 			}
 		case <-ticker.C:
-			s.progress.show(s.answers, s.cfg.requests)
+			fmt.Fprintf(s.out, "%d of %d requests answered\n", len(s.answers), s.cfg.requests)
 		case <-ctx.Done():
 			return fmt.Errorf("%w, %d of %d requests answered",
 				context.Cause(ctx), len(s.answers), s.cfg.requests)
@@ -154,13 +156,11 @@ func (s *sale) start(number int) error {
 
 	p.send = json.NewEncoder(p.stdin)
 	return p.send.Encode(setup{
-		Worker:  number,
-		Dir:     s.dir,
-		Lock:    s.lock,
-		TTL:     s.cfg.ttl,
-		Relay:   s.cfg.recall,
-		Orders:  s.cfg.orders,
-		Cluster: s.cfg.cluster,
+		Worker:   number,
+		Dir:      s.shop.dir,
+		Articles: s.shop.articles,
+		Endpoint: s.endpoint,
+		TTL:      s.cfg.ttl,
 	})
 }
 
@@ -261,7 +261,7 @@ func (s *sale) resolve(p *process) error {
 func (s *sale) kill(ctx context.Context, p *process, token int64) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	line, err := etcdlock.Contenders(ctx, s.client, s.lock)
+	line, err := etcdlock.Contenders(ctx, s.client, lockOf(0))
 	if err != nil {
 		return err
 	}
@@ -282,9 +282,8 @@ func (s *sale) kill(ctx context.Context, p *process, token int64) error {
 	if err := p.cmd.Process.Kill(); err != nil {
 		return fmt.Errorf("killing %v: %w", p, err)
 	}
-	s.progress.line(
-		"%v holds the lock, has read the stock\nand has not written it: killed. Processes in line behind it: %d.",
-		p, len(line)-1)
+	fmt.Fprintf(s.out, "%v holds the lock, has read the stock\n"+
+		"and has not written it: killed. Processes in line behind it: %d.\n", p, len(line)-1)
 	return nil
 }
 
@@ -319,4 +318,9 @@ func (s *sale) end() {
 			}
 		}
 	}
+}
+
+// connect returns a client of the run's own etcd.
+func connect(endpoint string) (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Logger: zap.NewNop()})
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -32,13 +33,11 @@ const (
 // The end of its input tells the worker to end.
 
 type setup struct {
-	Worker  int
-	Dir     string // of the shop
-	Lock    string // its name, "" for none
-	TTL     time.Duration
-	Relay   bool // carry on one work instead of serving requests
-	Orders  bool // sell baskets of articles
-	Cluster cluster
+	Worker   int
+	Dir      string // of the shop
+	Articles int    // of the shop
+	Endpoint string // of etcd, "" without a lock
+	TTL      time.Duration
 }
 
 type request struct {
@@ -55,8 +54,30 @@ type message struct {
 	Error        string // the worker cannot go on
 }
 
-// A guard runs fn in a critical section.
-type guard func(ctx context.Context, fn func(hold context.Context) error) error
+// A guard runs fn in a critical section of some articles.
+type guard func(ctx context.Context, basket []int, fn func(hold context.Context) error) error
+
+// lockOf names the lock of an article.
+func lockOf(article int) string { return fmt.Sprintf("%s%d", lockPrefix, article) }
+
+// unlocked is the guard that guards nothing.
+func unlocked(ctx context.Context, _ []int, fn func(hold context.Context) error) error {
+	return fn(ctx)
+}
+
+// locked returns the guard that a Session is. It locks all articles of a basket, or waits.
+func locked(session *etcdlock.Session) guard {
+	return func(ctx context.Context, basket []int, fn func(hold context.Context) error) error {
+		if len(basket) == 1 {
+			return session.Do(ctx, lockOf(basket[0]), fn)
+		}
+		var names []string
+		for _, article := range basket {
+			names = append(names, lockOf(article))
+		}
+		return session.DoAll(ctx, names, fn)
+	}
+}
 
 // worker is the child process. It has one goroutine for each request that the parent lets
 // be in flight. They compete among themselves as the processes do.
@@ -65,12 +86,9 @@ type worker struct {
 	shop    shop
 	journal *os.File
 
-	// guard runs the critical section: by mu.Do, or without the lock by nothing but the
+	// guard runs the critical section: under the lock, or without it by nothing but the
 	// call. The context that it hands on is the hold's.
 	guard guard
-	// basket, if set, is the guard of a request that is an order.
-	basket func(request int) guard
-	orders bool
 
 	mu  sync.Mutex // guards out: messages are whole lines
 	out *json.Encoder
@@ -98,33 +116,21 @@ func (w *worker) run(in io.Reader) (err error) {
 	if err := requests.Decode(&conf); err != nil {
 		return fmt.Errorf("setup: %w", err)
 	}
-	w.number, w.shop = conf.Worker, shopIn(conf.Dir)
+	w.number, w.shop = conf.Worker, shop{dir: conf.Dir, articles: conf.Articles}
 	if w.journal, err = w.shop.openJournal(); err != nil {
 		return err
 	}
 	defer w.journal.Close()
 
-	w.orders = conf.Orders
-	w.guard = func(ctx context.Context, fn func(context.Context) error) error { return fn(ctx) }
-	if conf.Lock != "" {
-		client, err := conf.Cluster.client()
+	w.guard = unlocked
+	if conf.Endpoint != "" {
+		client, err := connect(conf.Endpoint)
 		if err != nil {
 			return err
 		}
 		defer client.Close()
-		opts := []etcdlock.SessionOption{etcdlock.WithTTL(conf.TTL),
-			etcdlock.WithOwner(fmt.Sprintf("demo worker %d, pid %d", w.number, os.Getpid()))}
-		if conf.Relay {
-			opts = append(opts, etcdlock.WithRecall(recallGrace))
-		}
-		session, err := etcdlock.NewSession(client, opts...)
-		if err != nil {
-			return err
-		}
-		if conf.Orders {
-			w.basket = withBasket(session, conf.Lock)
-		}
-		mu, err := session.Mutex(conf.Lock)
+		session, err := etcdlock.NewSession(client, etcdlock.WithTTL(conf.TTL),
+			etcdlock.WithOwner(fmt.Sprintf("demo worker %d, pid %d", w.number, os.Getpid())))
 		if err != nil {
 			return err
 		}
@@ -135,7 +141,7 @@ func (w *worker) run(in io.Reader) (err error) {
 				err = closeErr
 			}
 		}()
-		w.guard = mu.Do
+		w.guard = locked(session)
 	}
 
 	// It ends the waits and the stalled sale when the input has ended.
@@ -144,10 +150,6 @@ func (w *worker) run(in io.Reader) (err error) {
 	defer serving.Wait() // before the lock and the journal are closed
 	defer cancel()
 
-	if conf.Relay {
-		// It ends with ctx; serving waits for it.
-		serving.Go(func() { w.relay(ctx) })
-	}
 	w.say(message{Ready: true})
 	for {
 		var req request
@@ -165,22 +167,13 @@ func (w *worker) run(in io.Reader) (err error) {
 // that the request is unanswered.
 func (w *worker) serve(ctx context.Context, req request) {
 	r := record{Request: req.ID, Worker: w.number}
-	guarded := w.guard
-	if w.basket != nil {
-		guarded = w.basket(req.ID)
-	}
 	for {
 		asked := time.Now()
 		recorded := false
-		err := guarded(ctx, func(hold context.Context) error {
+		err := w.guard(ctx, w.shop.basket(req.ID), func(hold context.Context) error {
 			r.Waited = time.Since(asked)
 			r.Token, _ = etcdlock.TokenFrom(hold)
-			var err error
-			if w.orders {
-				err = w.sellBasket(hold, &r)
-			} else {
-				err = w.sell(hold, &r, req.Stall)
-			}
+			err := w.sell(hold, &r, req.Stall)
 			recorded = err == nil
 			return err
 		})
@@ -202,20 +195,24 @@ func (w *worker) serve(ctx context.Context, req request) {
 	}
 }
 
-// sell is the critical section. After an error neither file has changed, unless the error
-// is that of a file.
+// sell is the critical section: one item of each article of the basket, or nothing. After
+// an error no file has changed, unless the error is that of a file.
 func (w *worker) sell(hold context.Context, r *record, stall bool) error {
-	r.Entered = time.Now()
-	left, err := w.shop.readStock()
-	if err != nil {
-		return err
+	r.Entered, r.Read = time.Now(), nil
+	basket := w.shop.basket(r.Request)
+	for _, article := range basket {
+		left, err := w.shop.readStock(article)
+		if err != nil {
+			return err
+		}
+		r.Read = append(r.Read, left)
 	}
-	r.Item = left // the last item on the shelf, 0 if it is empty
+	r.Sold = slices.Min(r.Read) > 0
 	if stall {
 		w.say(message{Holding: r.Token})
 		<-hold.Done()
 	}
-	if left > 0 {
+	if r.Sold {
 		time.Sleep(payment)
 	}
 	// The last look before writing. A process that was stopped for longer than the TTL
@@ -223,8 +220,11 @@ func (w *worker) sell(hold context.Context, r *record, stall bool) error {
 	if hold.Err() != nil {
 		return context.Cause(hold)
 	}
-	if left > 0 {
-		if err := w.shop.writeStock(left - 1); err != nil {
+	for i, article := range basket {
+		if !r.Sold {
+			break
+		}
+		if err := w.shop.writeStock(article, r.Read[i]-1); err != nil {
 			return err
 		}
 	}

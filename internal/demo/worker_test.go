@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"path/filepath"
 	"testing"
 
 	"github.com/etcdlock/etcdlock"
@@ -36,7 +35,7 @@ func TestLostHoldWritesNothingAndIsTriedAgain(t *testing.T) {
 	s := newShop(t, 300)
 	w, messages := newWorker(t, s)
 	holds := 0
-	w.guard = func(ctx context.Context, fn func(context.Context) error) error {
+	w.guard = func(ctx context.Context, _ []int, fn func(context.Context) error) error {
 		if holds++; holds > 1 {
 			return fn(ctx)
 		}
@@ -44,7 +43,7 @@ func TestLostHoldWritesNothingAndIsTriedAgain(t *testing.T) {
 		cancel(&etcdlock.LostError{Name: "demo"})
 		err := fn(hold)
 		require.ErrorIs(t, err, etcdlock.ErrLost)
-		left, readErr := s.readStock()
+		left, readErr := s.readStock(0)
 		require.NoError(t, readErr)
 		require.Equal(t, 300, left)
 		return err
@@ -54,9 +53,10 @@ func TestLostHoldWritesNothingAndIsTriedAgain(t *testing.T) {
 	answer := receive(t, messages).Answer
 	require.NotNil(t, answer)
 	require.Equal(t, 7, answer.Request)
-	require.Equal(t, 300, answer.Item)
+	require.True(t, answer.Sold)
+	require.Equal(t, []int{300}, answer.Read)
 	require.Equal(t, 1, answer.Retries)
-	left, err := s.readStock()
+	left, err := s.readStock(0)
 	require.NoError(t, err)
 	require.Equal(t, 299, left)
 }
@@ -65,7 +65,7 @@ func TestLostHoldWritesNothingAndIsTriedAgain(t *testing.T) {
 func TestSaleStandsWhenTheReleaseFails(t *testing.T) {
 	s := newShop(t, 300)
 	w, messages := newWorker(t, s)
-	w.guard = func(ctx context.Context, fn func(context.Context) error) error {
+	w.guard = func(ctx context.Context, _ []int, fn func(context.Context) error) error {
 		require.NoError(t, fn(ctx))
 		return etcdlock.ErrLost
 	}
@@ -81,10 +81,10 @@ func TestSaleStandsWhenTheReleaseFails(t *testing.T) {
 func TestEmptyShelfRefuses(t *testing.T) {
 	s := newShop(t, 0)
 	w, messages := newWorker(t, s)
-	w.guard = func(ctx context.Context, fn func(context.Context) error) error { return fn(ctx) }
+	w.guard = unlocked
 	go w.serve(t.Context(), request{ID: 1}) // ends with its answer, received below
-	require.Zero(t, receive(t, messages).Answer.Item)
-	left, err := s.readStock()
+	require.False(t, receive(t, messages).Answer.Sold)
+	left, err := s.readStock(0)
 	require.NoError(t, err)
 	require.Zero(t, left)
 }
@@ -99,14 +99,14 @@ func TestWorkerEndsWithItsInput(t *testing.T) {
 	go func() { ended <- w.run(in) }() // ends with parent.Close, received from below
 
 	send := json.NewEncoder(parent)
-	require.NoError(t, send.Encode(setup{Worker: 1, Dir: filepath.Dir(s.stock)}))
+	require.NoError(t, send.Encode(setup{Worker: 1, Dir: s.dir, Articles: s.articles}))
 	require.True(t, receive(t, messages).Ready)
 	require.NoError(t, send.Encode(request{ID: 1, Stall: true}))
 	receive(t, messages)
 	parent.Close()
 	require.NoError(t, <-ended)
 
-	left, err := s.readStock()
+	left, err := s.readStock(0)
 	require.NoError(t, err)
 	require.Equal(t, 300, left)
 	journal, err := s.records()
