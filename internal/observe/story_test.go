@@ -156,8 +156,9 @@ var stories = []story{
 	{
 		name: "renewals that fail now and then",
 		happens: func(w *world) {
+			from := time.Now()
 			w.etcd.Intercept(func(c fake.Call) (e fake.Effect) {
-				if c.Method == fake.KeepAlive && c.N%3 != 0 {
+				if c.Method == fake.KeepAlive && time.Since(from)%(7*second) < second {
 					e.Before = fake.Unavailable
 				}
 				return e
