@@ -1,6 +1,11 @@
 package observe
 
 import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -145,4 +150,61 @@ func TestTheDashboardIsWhatGrafanaAsksFor(t *testing.T) {
 			require.Equal(t, p.Type != "stat", target.Range, p.Title)
 		}
 	}
+}
+
+func board(t *testing.T) dashboard {
+	t.Helper()
+	file, err := os.Open("../../etcdlockprom/dashboard/etcdlock.json")
+	require.NoError(t, err)
+	defer file.Close()
+	decoder := json.NewDecoder(file)
+	decoder.DisallowUnknownFields()
+	var d dashboard
+	require.NoError(t, decoder.Decode(&d))
+	return d
+}
+
+// interpolate puts values in place of Grafana's variables, as Grafana does if "All" is
+// chosen.
+func interpolate(query string) string {
+	return strings.NewReplacer(
+		`"$job"`, `".*"`, `"$lock"`, `".*"`,
+		"$__rate_interval", (4 * scrapeInterval).String(), "$__range", (lasts - minute).String(),
+	).Replace(query)
+}
+
+var (
+	metricOf = regexp.MustCompile(`\betcdlock_\w+`)
+	suffixOf = regexp.MustCompile(`_(bucket|sum|count)$`)
+)
+
+// The dashboard or the rules look at each metric, except for those named here, and at
+// nothing else.
+func TestEachMetricIsLookedAt(t *testing.T) {
+	looked := []string{
+		// it includes those that gave up; it is for the user's own queries
+		"etcdlock_contended_total",
+	}
+	look := func(query string) {
+		for _, name := range metricOf.FindAllString(query, -1) {
+			looked = append(looked, suffixOf.ReplaceAllString(name, ""))
+		}
+	}
+	for _, rule := range alertRules(t) {
+		look(rule.Expr)
+	}
+	d := board(t)
+	for _, p := range d.Panels {
+		for _, target := range p.Targets {
+			look(target.Expr)
+		}
+	}
+	for _, a := range d.Annotations.List {
+		look(a.Expr)
+	}
+	for _, v := range d.Templating.List {
+		look(v.Query)
+	}
+	slices.Sort(looked)
+	require.Equal(t, names(t), slices.Compact(looked))
 }

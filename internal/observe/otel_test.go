@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/otlptranslator"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -117,9 +117,13 @@ func (c *comparison) translate(t *testing.T, m metricdata.Metrics, series map[st
 			if value, _ := of.Value(twin.only.Key); twin.instrument != m.Name || value != twin.only.Value {
 				continue
 			}
-			name := func(suffix string, more ...string) string {
-				return labels.FromStrings(append(append(twin.labels(of), "__name__", twin.metric+suffix),
-					more...)...).String()
+			name := func(suffix string, le ...string) string {
+				metric := twin.labels(of)
+				metric[model.MetricNameLabel] = model.LabelValue(twin.metric + suffix)
+				for _, le := range le {
+					metric[model.BucketLabel] = model.LabelValue(le)
+				}
+				return metric.String()
 			}
 			if !strings.HasSuffix(twin.metric, "_seconds") {
 				series[name("")] += value
@@ -134,7 +138,7 @@ func (c *comparison) translate(t *testing.T, m metricdata.Metrics, series map[st
 					le = strconv.FormatFloat(histogram.Bounds[i], 'g', -1, 64)
 				}
 				below += n
-				series[name("_bucket", "le", le)] += float64(below)
+				series[name("_bucket", le)] += float64(below)
 			}
 		}
 	}
@@ -157,15 +161,17 @@ func (c *comparison) translate(t *testing.T, m metricdata.Metrics, series map[st
 	}
 }
 
-// labels returns the labels of the metric, in pairs, for a point of the instrument.
-func (w twin) labels(of attribute.Set) (pairs []string) {
+// labels returns the labels of the metric for a point of the instrument.
+func (w twin) labels(of attribute.Set) model.Metric {
+	metric := make(model.Metric)
+	add := func(name, value string) { metric[model.LabelName(name)] = model.LabelValue(value) }
 	if kind, ok := of.Value("etcdlock.kind"); ok {
-		pairs = append(pairs, "lock", kind.AsString())
+		add("lock", kind.AsString())
 	}
 	switch w.label {
 	case "contended":
 		contended, _ := of.Value("etcdlock.contended")
-		pairs = append(pairs, "contended", strconv.FormatBool(contended.AsBool()))
+		add("contended", strconv.FormatBool(contended.AsBool()))
 	case "reason":
 		reason, failed := of.Value("error.type")
 		text := reason.AsString()
@@ -175,10 +181,10 @@ func (w twin) labels(of attribute.Set) (pairs []string) {
 		if !failed {
 			text = "locked"
 		}
-		pairs = append(pairs, "reason", text)
+		add("reason", text)
 	case "mode":
 		mode, _ := of.Value("etcdlock.mode")
-		pairs = append(pairs, "mode", mode.AsString())
+		add("mode", mode.AsString())
 	case "result":
 		reason, failed := of.Value("error.type")
 		result := "lost"
@@ -190,17 +196,18 @@ func (w twin) labels(of attribute.Set) (pairs []string) {
 		case text == "_OTHER":
 			result = "error"
 		}
-		pairs = append(pairs, "result", result)
+		add("result", result)
 	}
-	return pairs
+	return metric
 }
 
 // Whatever happens in the stories, both modules report the same at any time. Each metric
 // changes in some story.
 func TestBothModulesTellTheSameStories(t *testing.T) {
 	told := make(map[string]bool)
-	for name, r := range recordings(t) {
-		require.Empty(t, r.both.differences, name)
+	for _, s := range stories {
+		r := recorded(t, s)
+		require.Empty(t, r.both.differences, s.name)
 		maps.Copy(told, r.both.told)
 	}
 	for _, name := range names(t) {
@@ -212,8 +219,8 @@ func TestBothModulesTellTheSameStories(t *testing.T) {
 func allInstruments(t *testing.T) map[string]*instrument {
 	t.Helper()
 	all := make(map[string]*instrument)
-	for _, r := range recordings(t) {
-		for name, i := range r.both.instruments {
+	for _, s := range stories {
+		for name, i := range recorded(t, s).both.instruments {
 			if all[name] == nil {
 				all[name] = &instrument{i.kind, i.unit, maps.Clone(i.attributes)}
 			}

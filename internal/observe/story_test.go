@@ -3,9 +3,7 @@ package observe
 import (
 	"context"
 	"errors"
-	"io"
-	"net/http"
-	"net/http/httptest"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -13,9 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/model/textparse"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
@@ -33,13 +30,6 @@ const (
 	calm           = 10 * minute // before the event of a story
 	lasts          = 45 * minute // a story, from its beginning to its end
 )
-
-// A sample is one value that Prometheus has read.
-type sample struct {
-	labels labels.Labels
-	at     time.Time
-	value  float64
-}
 
 // A story is what happens to some processes that Prometheus scrapes.
 type story struct {
@@ -64,15 +54,15 @@ type world struct {
 	running sync.WaitGroup
 
 	mu        sync.Mutex
-	processes map[string]process // by instance
-	samples   []sample
+	processes map[string]process   // by instance
+	series    map[string][]float64 // as Prometheus has read them, NaN where it has not
 	both      comparison
 	failures  []error // of the usual work
 }
 
 // A process has its metrics twice, by both modules.
 type process struct {
-	metrics     http.Handler // of etcdlockprom
+	metrics     *prometheus.Registry // of etcdlockprom
 	instruments *sdkmetric.ManualReader
 }
 
@@ -221,6 +211,78 @@ var stories = []story{
 	},
 }
 
+// eventful has a little for each query of the dashboard. It belongs to no alert.
+var eventful = story{name: "eventful", happens: func(w *world) {
+	from := time.Now()
+	at := func(after time.Duration) { time.Sleep(time.Until(from.Add(after))) }
+	terms := 0
+	w.process("c", func(s *etcdlock.Session) {
+		w.running.Go(func() { w.readAndWrite(s) })
+		w.running.Go(func() { w.limited(s) })
+		w.lead(s, func(ctx context.Context) error {
+			if terms++; terms == 2 {
+				return errors.New("the second term of this one fails")
+			}
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+	})
+	w.process("d", func(s *etcdlock.Session) {
+		w.lead(s, untilRecalled)
+	})
+	for _, name := range []string{"e", "f"} {
+		w.process(name, func(s *etcdlock.Session) {
+			for w.over.Err() == nil {
+				w.hold(s, "imports/1", 40*second)
+				w.sleep(20 * second)
+			}
+		})
+	}
+	w.process("g", func(s *etcdlock.Session) { // it learns of a recall, and holds on
+		mu, err := s.Mutex("reports/1", etcdlock.WithRecall(minute))
+		if err == nil {
+			err = mu.Lock(w.over)
+		}
+		w.note(err)
+	})
+	at(3 * minute)
+	w.recall("leader/2")
+	at(6 * minute)
+	w.recall("leader/2")
+	at(8 * minute)
+	w.recall("reports/1")
+	at(11 * minute)
+	w.etcd.DeleteKey(w.etcd.Keys("leader/1")[0])
+	at(14 * minute)
+	silentFrom := time.Now()
+	w.etcd.Intercept(func(c fake.Call) fake.Effect {
+		return fake.Effect{Drop: c.Method == fake.KeepAlive && time.Since(silentFrom) < 6*second}
+	})
+	at(18 * minute)
+	w.etcd.Freeze()
+	at(20*minute + 30*second)
+	w.etcd.Thaw()
+	at(28 * minute)
+	w.etcd.Restore(0, 1)
+}}
+
+// A recording is what Prometheus has read of a story, a value for each scrape.
+type recording struct {
+	series map[string][]float64
+	both   comparison
+}
+
+var recordings = make(map[string]recording)
+
+// recorded returns the recording of a story. It records each story once.
+func recorded(t *testing.T, s story) recording {
+	t.Helper()
+	if _, there := recordings[s.name]; !there {
+		recordings[s.name] = record(t, s)
+	}
+	return recordings[s.name]
+}
+
 // record lets a story happen in virtual time. It returns what Prometheus has read of it,
 // and how that compares with what OpenTelemetry has.
 func record(t *testing.T, s story) (r recording) {
@@ -229,7 +291,8 @@ func record(t *testing.T, s story) (r recording) {
 		over, end := context.WithCancel(context.Background())
 		w := &world{
 			t: t, etcd: fake.NewServer(), over: over,
-			processes: make(map[string]process), both: newComparison(),
+			processes: make(map[string]process), series: make(map[string][]float64),
+			both: newComparison(),
 		}
 		began := time.Now()
 		time.Sleep(7 * time.Millisecond) // beside all timers of the library
@@ -254,7 +317,7 @@ func record(t *testing.T, s story) (r recording) {
 		if s.fires == nil && s.name == "quiet" {
 			require.Empty(t, w.failures)
 		}
-		r = recording{w.samples, began, w.both}
+		r = recording{w.series, w.both}
 	})
 	return r
 }
@@ -274,9 +337,7 @@ func (w *world) process(name string, f func(*etcdlock.Session)) {
 		etcdlockotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))))
 	require.NoError(w.t, err)
 	w.mu.Lock()
-	w.processes[name] = process{
-		promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.PanicOnError}), reader,
-	}
+	w.processes[name] = process{registry, reader}
 	w.mu.Unlock()
 	session, err := etcdlock.NewSession(w.etcd.Client(name), etcdlock.WithOwner(name),
 		etcdlock.WithTrace(etcdlock.JoinTraces(metrics.Trace(), instruments)))
@@ -405,11 +466,17 @@ func (w *world) sleep(d time.Duration) {
 
 // scrape reads the metrics of all processes, as Prometheus does.
 func (w *world) scrape() {
-	for w.over.Err() == nil {
+	for step := 0; w.over.Err() == nil; step++ {
 		synctest.Wait() // so that nothing changes between the two readings
 		w.mu.Lock()
 		for instance, p := range w.processes {
-			w.samples = append(w.samples, w.read(instance, p)...)
+			for _, s := range w.read(instance, p) {
+				name := s.Metric.String()
+				for len(w.series[name]) < step {
+					w.series[name] = append(w.series[name], math.NaN())
+				}
+				w.series[name] = append(w.series[name], float64(s.Value))
+			}
 		}
 		w.mu.Unlock()
 		w.sleep(scrapeInterval)
@@ -417,26 +484,15 @@ func (w *world) scrape() {
 }
 
 // read reads the metrics of a process, and compares them with its instruments.
-func (w *world) read(instance string, p process) (samples []sample) {
+func (w *world) read(instance string, p process) model.Vector {
+	families, err := p.metrics.Gather()
+	require.NoError(w.t, err)
+	samples, err := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, families...)
+	require.NoError(w.t, err)
 	counted := make(map[string]float64)
-	answer := httptest.NewRecorder()
-	p.metrics.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	parser := textparse.NewPromParser(answer.Body.Bytes(), labels.NewSymbolTable(), false)
-	for {
-		entry, err := parser.Next()
-		if err == io.EOF {
-			break
-		}
-		require.NoError(w.t, err)
-		if entry != textparse.EntrySeries {
-			continue
-		}
-		var series labels.Labels
-		_, _, value := parser.Series()
-		parser.Labels(&series)
-		counted[series.String()] = value
-		series = labels.NewBuilder(series).Set("job", "shop").Set("instance", instance).Labels()
-		samples = append(samples, sample{series, time.Now(), value})
+	for _, s := range samples {
+		counted[s.Metric.String()] = float64(s.Value)
+		s.Metric["job"], s.Metric["instance"] = "shop", model.LabelValue(instance)
 	}
 	w.both.compare(w.t, counted, p.instruments)
 	return samples
