@@ -73,115 +73,50 @@ func TestSaleOfFewerThanThereAreHasNoFaults(t *testing.T) {
 }
 
 func TestJudgeFindsEachFault(t *testing.T) {
+	const (
+		oversold  = "1 items were sold that were already sold, or never there"
+		lost      = "1 sales are missing from a stock file"
+		tokenBack = "1 fencing tokens were not above the one before"
+	)
 	for _, test := range []struct {
 		name  string
-		spoil func(journal []record, left []int) (spoiled []record)
+		spoil func(j []record, left []int) (journal []record)
 		want  []string
 	}{
-		{
-			// Both read 3; the second write hides the first.
-			name: "an item sold twice",
-			spoil: func(journal []record, _ []int) []record {
-				journal[1].Read[0] = 3
-				journal[2].Read[0] = 2
-				journal[3].Read[0] = 1
-				journal[3].Sold = true
-				return journal
-			},
-			want: []string{
-				"1 items were sold that were already sold, or never there",
-				"1 sales are missing from a stock file",
-			},
-		},
-		{
-			name: "more sold than there are",
-			spoil: func(journal []record, left []int) []record {
-				journal[3].Read[0], journal[3].Sold, left[0] = -1, true, -1
-				return journal
-			},
-			want: []string{"1 items were sold that were already sold, or never there"},
-		},
-		{
-			name: "an item above the stock",
-			spoil: func(journal []record, _ []int) []record {
-				journal[0].Read[0] = 4
-				return journal
-			},
-			want: []string{"1 items were sold that were already sold, or never there"},
-		},
-		{
-			name: "a lost update",
-			spoil: func(journal []record, left []int) []record {
-				left[0] = 1
-				return journal[:3]
-			},
-			want: []string{
-				"1 sales are missing from a stock file",
-				"2 requests have no record in the journal",
-			},
-		},
-		{
-			name: "an item that vanished",
-			spoil: func(journal []record, _ []int) []record {
-				journal[2].Read[0], journal[2].Sold = 0, false
-				return journal
-			},
-			want: []string{"1 items left a stock file without a sale"},
-		},
-		{
-			name: "refused too early, by what is left",
-			spoil: func(journal []record, left []int) []record {
-				journal[2].Read[0], journal[2].Sold, left[0] = 0, false, 1
-				return journal
-			},
-			want: []string{"3 requests were refused while their items were left"},
-		},
-		{
-			name: "refused too early, by what was read",
-			spoil: func(journal []record, _ []int) []record {
-				journal[3].Read[0] = 1
-				return journal
-			},
-			want: []string{"1 requests were refused while their items were left"},
-		},
-		{
-			name: "a token that goes back",
-			spoil: func(journal []record, _ []int) []record {
-				journal[3].Token = 14
-				return journal
-			},
-			want: []string{"1 fencing tokens were not above the one before"},
-		},
-		{
-			name: "a token that stands still",
-			spoil: func(journal []record, _ []int) []record {
-				journal[1].Token = 10
-				return journal
-			},
-			want: []string{"1 fencing tokens were not above the one before"},
-		},
-		{
-			name: "no token",
-			spoil: func(journal []record, _ []int) []record {
-				journal[0].Token = 0
-				return journal
-			},
-			want: []string{"1 fencing tokens were not above the one before"},
-		},
-		{
-			name: "a request decided twice",
-			spoil: func(journal []record, _ []int) []record {
-				return append(journal, record{Request: 4, Worker: 2, Read: []int{0}, Token: 20})
-			},
-			want: []string{"1 requests were decided a second time"},
-		},
-		{
-			name: "a request forgotten",
-			spoil: func(journal []record, _ []int) []record {
-				return slices.Delete(journal, 3, 4)
-			},
-			want: []string{"1 requests have no record in the journal"},
-		},
+		// Both read 3; the second write hides the first.
+		{"an item sold twice", func(j []record, _ []int) []record {
+			j[1].Read[0], j[2].Read[0], j[3].Read[0], j[3].Sold = 3, 2, 1, true
+			return j
+		}, []string{oversold, lost}},
+		{"more sold than there are", func(j []record, left []int) []record {
+			j[3].Read[0], j[3].Sold, left[0] = -1, true, -1
+			return j
+		}, []string{oversold}},
+		{"an item above the stock", func(j []record, _ []int) []record { j[0].Read[0] = 4; return j },
+			[]string{oversold}},
+		{"a lost update", func(j []record, left []int) []record { left[0] = 1; return j[:3] },
+			[]string{lost, "2 requests have no record in the journal"}},
+		{"an item that vanished", func(j []record, _ []int) []record {
+			j[2].Read[0], j[2].Sold = 0, false
+			return j
+		}, []string{"1 items left a stock file without a sale"}},
+		{"refused too early, by what is left", func(j []record, left []int) []record {
+			j[2].Read[0], j[2].Sold, left[0] = 0, false, 1
+			return j
+		}, []string{"3 requests were refused while their items were left"}},
+		{"refused too early, by what was read", func(j []record, _ []int) []record { j[3].Read[0] = 1; return j },
+			[]string{"1 requests were refused while their items were left"}},
+		{"a token that goes back", func(j []record, _ []int) []record { j[3].Token = 14; return j },
+			[]string{tokenBack}},
+		{"a token that stands still", func(j []record, _ []int) []record { j[1].Token = 10; return j },
+			[]string{tokenBack}},
+		{"no token", func(j []record, _ []int) []record { j[0].Token = 0; return j },
+			[]string{tokenBack}},
+		{"a request decided twice", func(j []record, _ []int) []record {
+			return append(j, record{Request: 4, Worker: 2, Read: []int{0}, Token: 20})
+		}, []string{"1 requests were decided a second time"}},
+		{"a request forgotten", func(j []record, _ []int) []record { return slices.Delete(j, 3, 4) },
+			[]string{"1 requests have no record in the journal"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			journal, left := goodSale()
