@@ -177,7 +177,7 @@ func (e *RecalledError) LogValue() slog.Value {
 // latest, and its key goes with its own Unlock, or with its lease. So the next contender gets in
 // after the contexts have ended. (Do not remove the key at the end of the grace: a holder that
 // works on until it checks its context would do so beside the next one.
-// TestTheKeyOfARecalledHoldGoesWithItsUnlock, TestNobodyBelievesBesideARecalledHold.)
+// TestTheKeyOfARecalledHoldGoesWithItsUnlock, TestSimulationOfTheFamily.)
 type recallState struct {
 	told chan struct{} // closed by the first request
 

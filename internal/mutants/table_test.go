@@ -2524,7 +2524,7 @@ var mutants = []mutant{
 			}
 `}},
 		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"),
-			inArea("outages", "TestNobodyBelievesBesideARecalledHold"), ofFamily(300)},
+			ofFamily(300)},
 	},
 	{
 		name: "Unlock of a recalled hold does not ask for the key",

@@ -11,18 +11,18 @@
 //
 // The world's story says who contends. In one story these are mutexes alone. In the other,
 // the family, mutexes, writers, readers, permits, holds of several names and leaders ask
-// for the same names, and an operator recalls some of them. Some holders change their infos,
-// some waits ask the holder, and some holds have a least time. In some worlds a process beside them
-// uses etcd's concurrency.Mutex. To add another sort of contender, write a contender (contender.go)
+// for the same names, and an operator recalls some of them, by a network with faults of its own.
+// Some holders change their infos, some waits ask the holder, some holds have a least or a longest
+// time, and some processes follow who holds. In some worlds a process beside them uses etcd's
+// concurrency.Mutex. To add another sort of contender, write a contender (contender.go)
 // and its kind (kind.go). The kind is all that the judge knows of it.
 //
 // The files: net.go is the network; etcd.go the members, leaders and leases, on the store
 // of package fake; server.go and watch.go their gRPC; schedule.go the faults; world.go the
 // processes, worker.go what their goroutines do, meeting.go the instants at which they end their
 // waits and holds together; contender.go the locks that they ask for; sessions.go the
-// Sessions; kind.go, judge.go, recalls.go, infos.go and outlast.go the
-// invariants; side.go the two libraries, by package
-// side.
+// Sessions; kind.go, judge.go, recalls.go, infos.go, outlast.go and followers.go the
+// invariants; side.go the two libraries, by package side.
 //
 // Serve has one such etcd in real time, at an address: lock_test.go, the examples and the
 // tests of cmd/etcdlock run on it.

@@ -43,6 +43,8 @@ const (
 	untold   = "SetInfo did not tell the truth, or a key does not"
 	noReason = "a wait asked a contender that holds nothing, does not listen, or was asked before"
 	early    = "a name was free before the least time of its hold"
+	astray   = "a follower was led astray"
+	measured = "a hold did not end with its longest time"
 )
 
 const (
@@ -112,6 +114,9 @@ type judge struct {
 	told   int                       // of them, that have returned nil
 	grace  time.Duration             // that waits ask for
 	wrote  int                       // requests that waits have written
+
+	longest int // holds that their longest time has ended
+	seen    int // changes that followers have seen
 
 	kept      map[string][]*keyLife // those that must stay though their hold has ended, by name
 	outlasted int                   // holds whose key stayed for the rest of their least time
@@ -185,7 +190,23 @@ func (b *belief) whole() bool {
 // ceded reports whether the hold has ended by a recall, or is that of a leader who was
 // asked to end. The key stays its holder's until the holder has unlocked, or its lease is
 // gone. Nobody else gets in before.
-func (b *belief) ceded() bool { return !b.left && !b.who.p.isDead() && b.asked() }
+func (b *belief) ceded() bool {
+	return !b.left && !b.who.p.isDead() && b.asked() && !b.outlived(known)
+}
+
+// timedOut reports whether its longest time has ended the hold.
+func (b *belief) timedOut() bool {
+	return errors.Is(context.Cause(b.hold.ctx), etcdlock.ErrMaxHold)
+}
+
+// ended reports whether the hold has ended with all that share its key.
+func (b *belief) ended() bool { return b.hold.ctx.Err() != nil && !b.timedOut() }
+
+// outlived reports whether the longest time of the hold is over, or will be in a while. Then the
+// Session releases its key, whatever has ended the hold.
+func (b *belief) outlived(while time.Duration) bool {
+	return b.who.longest > 0 && time.Since(b.began)+while >= b.who.longest
+}
 
 // asked reports whether the hold was not lost, but its holder was asked to come to an end.
 func (b *belief) asked() bool {
@@ -766,14 +787,14 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 
 // afterUnlockLocked judges that every other hold of b's Session has unlocked. Even a hold
 // that has ended counts, since its holder may not have seen that. Those that share one
-// whole hold come and go.
+// whole hold come and go, and the longest time of one of them ends no other.
 func (j *judge) afterUnlockLocked(b *belief) {
 	if b.hold.ctx.Err() != nil {
 		return
 	}
 	for _, other := range j.inside[b.who.line(b.name)] {
 		beside := b.kind.shares() && other.kind.mode() == b.kind.mode() &&
-			(!b.kind.joins() || other.hold.token == b.hold.token && other.hold.ctx.Err() == nil)
+			(!b.kind.joins() || other.hold.token == b.hold.token && !other.ended())
 		if !beside {
 			j.violatedLocked(tooSoon, "%s with token %d of %s, before %s with %d", b.who, b.hold.token,
 				b.name, other.who, other.hold.token)
@@ -840,6 +861,10 @@ func (j *judge) leaves(b *belief) (whole bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	whole = b.whole()
+	if whole && b.outlived(-known) && j.judges(b.who.p.name) {
+		j.violatedLocked(measured, "%s believes to hold %s, token %d, after %v of %v", b.who, b.name,
+			b.hold.token, time.Since(b.began), b.who.longest)
+	}
 	b.left = true
 	j.outlastsLocked(b)
 	line := b.who.line(b.name)
@@ -916,6 +941,14 @@ func (j *judge) ends(b *belief) {
 		if errors.Is(context.Cause(b.hold.ctx), etcdlock.ErrRecalled) {
 			j.recalls++
 			j.recalledLocked(b)
+		}
+		return
+	}
+	if b.timedOut() {
+		j.longest++
+		if !b.outlived(soon) {
+			j.violatedLocked(measured, "%s with token %d of %s, after %v of %v", b.who, b.hold.token, b.name,
+				time.Since(b.began), b.who.longest)
 		}
 		return
 	}

@@ -76,7 +76,7 @@ func schedule(seed uint64, scenario scenario, ttl time.Duration) []fault {
 		var f fault
 		switch {
 		case scenario == blackHole:
-			f = swallow(r, ttl)
+			f = swallow(r, somePath(r), ttl)
 		case scenario == operator && (alone || r.IntN(2) == 0):
 			f = takeAway(r)
 		case scenario == setBack && (alone || r.IntN(4) == 0):
@@ -100,11 +100,11 @@ func upTo(r *rand.Rand, most time.Duration) time.Duration {
 func anyFault(r *rand.Rand, ttl time.Duration) fault {
 	switch r.IntN(16) {
 	case 0, 1:
-		return swallow(r, ttl)
+		return swallow(r, somePath(r), ttl)
 	case 2, 3:
-		return holdUp(r, ttl)
+		return holdUp(r, somePath(r), ttl)
 	case 4:
-		return slow(r, ttl)
+		return slow(r, somePath(r), ttl)
 	case 5:
 		return reset(r)
 	case 6:
@@ -175,6 +175,17 @@ func (p path) String() string {
 	return fmt.Sprintf("p%d to %s %s", p.slot, to, way)
 }
 
+// theOperators is the slot of the operator that recalls, behind those of the processes.
+const theOperators = processes
+
+// process is the name of the process at the beginning of the path.
+func (p path) process(w *world) string {
+	if p.slot == theOperators {
+		return byOperator
+	}
+	return w.at(p.slot).name
+}
+
 // each calls f for every lane of the path.
 func (p path) each(process string, f func(from, to string)) {
 	for _, i := range p.members {
@@ -193,14 +204,13 @@ func onPath(
 	p path, what string, lasts time.Duration, begin, end func(n *Net, from, to string),
 ) fault {
 	return fault{lasts: lasts, what: fmt.Sprintf("%s: %s", what, p), start: func(w *world) func() {
-		process := w.at(p.slot).name
+		process := p.process(w)
 		p.each(process, func(from, to string) { begin(w.net, from, to) })
 		return func() { p.each(process, func(from, to string) { end(w.net, from, to) }) }
 	}}
 }
 
-func swallow(r *rand.Rand, ttl time.Duration) fault {
-	p := somePath(r)
+func swallow(r *rand.Rand, p path, ttl time.Duration) fault {
 	if r.IntN(2) == 0 {
 		p.members, p.up, p.down = everyMember(), true, true
 	}
@@ -213,13 +223,13 @@ func swallow(r *rand.Rand, ttl time.Duration) fault {
 	return f
 }
 
-func holdUp(r *rand.Rand, ttl time.Duration) fault {
-	return onPath(somePath(r), "held", upTo(r, 3*ttl), (*Net).Hold, (*Net).Release)
+func holdUp(r *rand.Rand, p path, ttl time.Duration) fault {
+	return onPath(p, "held", upTo(r, 3*ttl), (*Net).Hold, (*Net).Release)
 }
 
-func slow(r *rand.Rand, ttl time.Duration) fault {
+func slow(r *rand.Rand, p path, ttl time.Duration) fault {
 	d := upTo(r, ttl)
-	return onPath(somePath(r), fmt.Sprint("slow by ", d), upTo(r, 3*ttl),
+	return onPath(p, fmt.Sprint("slow by ", d), upTo(r, 3*ttl),
 		func(n *Net, from, to string) { n.Slow(from, to, d) },
 		func(n *Net, from, to string) { n.Slow(from, to, -d) })
 }
@@ -247,6 +257,19 @@ func slowThenCut(r *rand.Rand, ttl time.Duration) fault {
 			}
 		}
 	}}
+}
+
+// troubles are faults of the operator's network: its recalls come late, or never.
+func troubles(seed uint64, ttl time.Duration) (faults []fault) {
+	r := generator(seed, "troubles")
+	for at := upTo(r, time.Second); at < faultsLast; at += upTo(r, ttl) + 100*time.Millisecond {
+		p := somePath(r)
+		p.slot = theOperators
+		f := []func(*rand.Rand, path, time.Duration) fault{swallow, holdUp, slow}[r.IntN(3)](r, p, ttl)
+		f.at, f.lasts = at, min(f.lasts, faultsLast-at)
+		faults = append(faults, f)
+	}
+	return faults
 }
 
 // silence makes one member silent, for one process or for all.
@@ -606,6 +629,9 @@ func (w *world) settle() {
 	time.Sleep(w.bound())
 	w.judge.noKeys("in the end")
 	w.judge.noLeases("in the end")
+	w.followed()
+	w.unfollow()
+	w.following.Wait()
 	w.judge.rest()
 
 	for _, p := range w.processes {

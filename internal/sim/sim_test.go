@@ -89,6 +89,8 @@ type score struct {
 	Asked        int            // requests that waits have written
 	Terms        int            // of leaders that have led
 	Told         int            // infos that holders have set
+	Longest      int            // holds that their longest time has ended
+	Seen         int            // changes that followers have seen
 	Outlasted    int            // holds whose key stayed for the rest of their least time
 	Excused      int            // holds that began beside one that a set-back had ended, unseen
 }
@@ -119,6 +121,7 @@ func (sum *score) add(s *score) {
 	sum.Told += s.Told
 	sum.Asked += s.Asked
 	sum.Outlasted += s.Outlasted
+	sum.Longest, sum.Seen = sum.Longest+s.Longest, sum.Seen+s.Seen
 	sum.Excused += s.Excused
 }
 
@@ -181,9 +184,10 @@ func TestSimulationOfTheFamily(t *testing.T) {
 	}
 	t.Logf("holds: %v, %d of them beside others, %d of several names, %d terms of leaders, "+
 		"%d ended by a recall, %d unlocked because of one, %d asked by a wait; %d infos were set; "+
-		"%d with a key that stayed for a least time",
+		"%d with a key that stayed for a least time, %d ended by their longest time; "+
+		"followers saw %d changes",
 		all.Modes, all.Beside, all.Several, all.Terms, all.Recalls, all.Heeded, all.Asked, all.Told,
-		all.Outlasted)
+		all.Outlasted, all.Longest, all.Seen)
 	if t.Failed() || *atMost > 0 {
 		return
 	}
@@ -198,6 +202,8 @@ func TestSimulationOfTheFamily(t *testing.T) {
 	require.NotZero(t, all.Told)
 	require.NotZero(t, all.Asked)
 	require.NotZero(t, all.Outlasted)
+	require.NotZero(t, all.Longest)
+	require.NotZero(t, all.Seen)
 	save(t, Ours, family, sum)
 }
 
@@ -248,6 +254,7 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	s.Told += w.judge.told
 	s.Asked += w.judge.wrote
 	s.Outlasted += w.judge.outlasted
+	s.Longest, s.Seen = s.Longest+w.judge.longest, s.Seen+w.judge.seen
 	s.Excused += w.judge.excused
 	for mode, n := range w.judge.modes {
 		s.Modes[mode] += n

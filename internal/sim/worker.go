@@ -19,6 +19,7 @@ type worker struct {
 	number  int
 	rand    *rand.Rand
 	most    time.Duration          // the longest grace of its Session's holds, if they are recalled
+	longest time.Duration          // how long its Session's holds last at most; 0 for ever
 	locks   map[string][]contender // by name
 	whole   *etcdlock.Session      // in the family's story: its Session, of this library
 	brief   bool                   // its Session is its own, and is closed after the hold

@@ -44,6 +44,8 @@ type world struct {
 	permits  int      // likewise, how many want permits
 	limit    int      // the number of permits, 0 if nobody wants any; some processes count on one less
 	keeping  int      // likewise, how many of ten holds of a Mutex have a least time
+	longest  bool     // likewise, some Sessions bound how long their holds last
+	watched  bool     // likewise, each process follows who holds
 	each     int      // goroutines of each Session
 	ttl      time.Duration
 	crowd    int  // Sessions of each process, if more stand in a line than a view is for
@@ -57,7 +59,12 @@ type world struct {
 	workers  sync.WaitGroup
 	meetings meetings
 
+	ctx       context.Context // of the followers
+	unfollow  context.CancelFunc
+	following sync.WaitGroup
+
 	mu        sync.Mutex // never held across a wait
+	followers []*follower
 	processes []*process // those that died, too
 	alive     []*process // by slot
 	faults    int        // that have not ended
@@ -134,6 +141,12 @@ func newFamily(seed uint64) *world {
 			w.reading, w.permits = w.reading/3, w.permits/3
 		}
 	}
+	r = generator(seed, "longest")
+	w.longest = !w.outlasts() && r.IntN(3) == 0
+	w.watched = w.scenario != setBack && r.IntN(4) == 0 // where tokens may go back
+	if w.recalls && !w.judge.peaceful {
+		w.schedule = append(w.schedule, troubles(seed, w.ttl)...)
+	}
 	w.judge.names = w.names
 	return w
 }
@@ -164,6 +177,7 @@ func newWorld(seed uint64, side Side) *world {
 	if w.scenario == blackHole {
 		w.judge.stale = w.ttl*3/4 + soon // as long as one attempt
 	}
+	w.ctx, w.unfollow = context.WithCancel(context.Background())
 	w.alive = make([]*process, processes)
 	w.schedule = schedule(seed, w.scenario, w.ttl)
 	return w
@@ -301,13 +315,16 @@ func (w *world) start(slot int, name string) {
 			}
 			worker := &worker{
 				p: p, session: i, number: n, rand: generator(w.seed, "worker", name, fmt.Sprint(i, n)),
-				most: opened.most, locks: locks,
+				most: opened.most, longest: opened.longest, locks: locks,
 			}
 			if w.story == family {
 				worker.whole = side.OurSession(s)
 			}
 			w.workers.Go(worker.work)
 		}
+	}
+	if w.watched && p.side.judged {
+		w.follow(p, w.names[0])
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

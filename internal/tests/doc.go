@@ -7,7 +7,8 @@
 //	lease     renewals, trust, audits, stray keys, revocation
 //	kinds     RWMutex, Semaphore, LockAll
 //	holders   what others do about a holder: they recall it, watch it, succeed it
-//	outages   etcd is away, slow, set back or split; much goes wrong at random
+//	outages   etcd is away, slow, set back or split; Mutexes while much goes wrong at random
+//	          (package sim has all kinds)
 //	docs      what the pages say
 //
 // A test runs in a bubble of testing/synctest, with package fake as its etcd, which answers at
