@@ -93,6 +93,16 @@ func MutexOf(
 	return mu
 }
 
+// StillHolds fails the test unless mu holds its lock, in etcd's eyes too.
+func StillHolds(t *testing.T, client *clientv3.Client, mu *etcdlock.Mutex) {
+	t.Helper()
+	require.NotZero(t, mu.Token())
+	require.NoError(t, mu.Context(context.Background()).Err())
+	resp, err := client.Txn(context.Background()).If(mu.IsOwner()).Commit()
+	require.NoError(t, err)
+	require.True(t, resp.Succeeded, "the key of the hold is there")
+}
+
 // WaitForLine waits until n contenders stand in etcd's line.
 func WaitForLine(t *testing.T, client *clientv3.Client, name string, n int) []etcdlock.Contender {
 	t.Helper()

@@ -3340,7 +3340,7 @@ var mutants = []mutant{
 		name:    "Break takes a contender without a token",
 		why:     "The key is what Break deletes. But a zero token compares with a key that is not there: nothing is broken, and nobody learns that.",
 		edits:   []edit{{"admin.go", `	if c.Key == "" || c.Token <= 0 {`, `	if c.Key == "" {`}},
-		killers: []killer{onCluster("TestBreakOfNoContenderIsAnError")},
+		killers: []killer{inArea("mutex", "TestABadInputIsAnErrorThatNamesIt")},
 	},
 
 	// ---- the command: nothing of it works when another may hold

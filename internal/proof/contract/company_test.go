@@ -97,7 +97,7 @@ func TestNestedNamesAreIndependent(t *testing.T) {
 				}
 			}
 			for i, mu := range locks {
-				stillHolds(t, client, mu)
+				contract.StillHolds(t, client, mu)
 				err := others[i].TryLock(ctx)
 				locked, ok := errors.AsType[*etcdlock.LockedError](err)
 				require.True(t, ok, "%v", err)
@@ -161,7 +161,7 @@ func TestAStrayKeyBlocksNobody(t *testing.T) {
 			putKey(t, client, stray.key, stray.lease)
 
 			require.NoError(t, mu.TryLock(ctx), "TryLock with the key before it")
-			stillHolds(t, client, mu)
+			contract.StillHolds(t, client, mu)
 			err := other.TryLock(ctx)
 			locked, ok := errors.AsType[*etcdlock.LockedError](err)
 			require.True(t, ok, "%v", err)
@@ -177,7 +177,7 @@ func TestAStrayKeyBlocksNobody(t *testing.T) {
 			waited := waitsBehind(t, client, mu.Key(), func() error { return other.Lock(ctx) })
 			require.NoError(t, mu.Unlock(ctx))
 			require.NoError(t, receive(t, waited, "the lock, with the key between holder and waiter"))
-			stillHolds(t, client, other)
+			contract.StillHolds(t, client, other)
 			require.Zero(t, mu.Token())
 
 			holders, err := etcdlock.Holders(ctx, client, "a")
@@ -214,7 +214,7 @@ func TestEtcdsOwnMutexKeepsThisOneOut(t *testing.T) {
 	waited := waitsBehind(t, client, theirs.Key(), func() error { return mu.Lock(ctx) })
 	require.NoError(t, theirs.Unlock(ctx))
 	require.NoError(t, receive(t, waited, "the lock"))
-	stillHolds(t, client, mu)
+	contract.StillHolds(t, client, mu)
 	require.NoError(t, mu.Unlock(ctx))
 }
 
@@ -227,7 +227,7 @@ func TestThisMutexKeepsEtcdsOwnOut(t *testing.T) {
 	mu := contract.NewMutex(t, client, "a")
 	require.NoError(t, mu.Lock(ctx))
 	require.ErrorIs(t, theirs.TryLock(ctx), concurrency.ErrLocked)
-	stillHolds(t, client, mu)
+	contract.StillHolds(t, client, mu)
 
 	waited := waitsBehind(t, client, mu.Key(), func() error { return theirs.Lock(ctx) })
 	require.NoError(t, mu.Unlock(ctx))
@@ -365,7 +365,7 @@ func TestARoleOnThePrefixIsEnough(t *testing.T) {
 	waits = append(waits, contract.Async(func() error { return third.Lock(ctx) }))
 	contract.WaitForLine(t, client, "mine", 3)
 
-	stillHolds(t, client, mu)
+	contract.StillHolds(t, client, mu)
 	require.NoError(t, mu.Unlock(ctx))
 	require.NoError(t, receive(t, waits[0], "the lock"))
 	require.NoError(t, other.Unlock(ctx))
@@ -435,7 +435,7 @@ func TestOutsideOfItsRoleEveryCallIsRefusedAtOnce(t *testing.T) {
 	err = etcdlock.Break(ctx, client, etcdlock.Contender{Name: "theirs", Key: "theirs/x", Token: 1})
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 
-	stillHolds(t, client, mu)
+	contract.StillHolds(t, client, mu)
 	require.Equal(t, lease, s.Lease(), "a refusal leaves nothing in doubt")
 	require.NoError(t, mu.Unlock(ctx))
 }
@@ -451,7 +451,7 @@ func TestAPermissionThatIsGrantedLaterIsUsed(t *testing.T) {
 		clientv3.PermissionType(clientv3.PermReadWrite))
 	require.NoError(t, err)
 	require.NoError(t, mu.Lock(ctx))
-	stillHolds(t, client, mu)
+	contract.StillHolds(t, client, mu)
 	require.NoError(t, mu.Unlock(ctx))
 }
 
@@ -636,7 +636,7 @@ func TestBreakOfTheHolderLetsTheNextOneIn(t *testing.T) {
 
 	require.NoError(t, etcdlock.Break(ctx, client, line[0]), "what is gone is gone")
 	require.ErrorIs(t, mu.Unlock(ctx), etcdlock.ErrLost)
-	stillHolds(t, client, next)
+	contract.StillHolds(t, client, next)
 	require.NoError(t, next.Unlock(ctx))
 	require.NoError(t, etcdlock.Break(ctx, client, line[1]), "gone by itself")
 }
@@ -658,7 +658,7 @@ func TestBreakOfAWaiterSendsItToTheEndOfTheLine(t *testing.T) {
 		now, err := etcdlock.Contenders(ctx, client, "a")
 		return err == nil && len(now) == 3 && now[1].Key == line[2].Key
 	}, contract.Patience, 5*time.Millisecond)
-	stillHolds(t, client, mu)
+	contract.StillHolds(t, client, mu)
 	require.NoError(t, mu.Unlock(ctx))
 	require.NoError(t, receive(t, behindWaited, "the lock"))
 	require.Zero(t, broken.Token())
@@ -684,7 +684,7 @@ func TestBreakOfAStaleContenderTouchesNoNewerKey(t *testing.T) {
 				require.Less(t, c.Token, now.Token)
 				require.NoError(t, etcdlock.Break(ctx, client, c))
 			}
-			stillHolds(t, client, mu)
+			contract.StillHolds(t, client, mu)
 			require.NoError(t, mu.Unlock(ctx))
 			stale[now.Key] = now
 		}
@@ -704,4 +704,49 @@ func TestBreakOfAStaleContenderTouchesNoNewerKey(t *testing.T) {
 		require.NoError(t, etcdlock.Break(ctx, client, now))
 		contract.WaitForLine(t, client, "a", 0)
 	})
+}
+
+// The guard of a hold that is over, or never was, is false, whatever stands below the
+// prefix. The transaction has no error.
+func TestIsOwnerWithoutAHoldIsFalse(t *testing.T) {
+	t.Parallel()
+	client, _ := countedWorld(t)
+	ctx := contract.Patient(t)
+	mu := contract.NewMutex(t, client, "a")
+	falseInEtcd(t, client, mu.IsOwner())
+
+	require.NoError(t, mu.Lock(ctx))
+	of := mu.IsOwner()
+	require.NoError(t, mu.Unlock(ctx))
+	falseInEtcd(t, client, mu.IsOwner())
+	falseInEtcd(t, client, of)
+
+	other := contract.NewMutex(t, client, "a")
+	require.NoError(t, other.Lock(ctx))
+	falseInEtcd(t, client, mu.IsOwner())
+	falseInEtcd(t, client, of)
+	contract.StillHolds(t, client, other)
+	require.NoError(t, other.Unlock(ctx))
+
+	_, err := client.Put(ctx, "a/", "a key that is the bare prefix")
+	require.NoError(t, err)
+	falseInEtcd(t, client, mu.IsOwner())
+	_, err = client.Delete(ctx, "a/")
+	require.NoError(t, err)
+}
+
+// What etcd, or gRPC, refuses comes back as an error of a bearable length.
+func TestARefusalOfSomethingHugeIsAShortError(t *testing.T) {
+	t.Parallel()
+	client, _ := countedWorld(t)
+	ctx, huge := contract.Patient(t), strings.Repeat("k", 3<<20)
+	_, holders := etcdlock.Holders(ctx, client, huge)
+	for about, err := range map[string]error{
+		"a key":    etcdlock.Break(ctx, client, etcdlock.Contender{Name: "a", Key: huge, Token: 1}),
+		"a name":   etcdlock.Break(ctx, client, etcdlock.Contender{Name: huge, Key: huge, Token: 1}),
+		"a prefix": holders,
+	} {
+		require.Error(t, err, about)
+		require.LessOrEqual(t, len(err.Error()), 2048, about)
+	}
 }

@@ -63,12 +63,12 @@ func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
 			looks.Await(2)
 			time.Sleep(time.Until(began.Add(ttl))) // nothing announces that only a renewed lease is left
 			require.NoError(t, hold.Err(), "lost: %v", context.Cause(hold))
-			stillHolds(t, inside, mu)
+			contract.StillHolds(t, inside, mu)
 			require.Len(t, contract.WaitForLine(t, inside, "a", 2), 2)
 			require.ErrorIs(t, contract.MutexOf(t, s, "a").TryLock(ctx), etcdlock.ErrLocked)
 			require.NoError(t, mu.Unlock(ctx))
 			require.NoError(t, receive(t, waited, "the lock"))
-			stillHolds(t, inside, other)
+			contract.StillHolds(t, inside, other)
 			require.Equal(t, lease, s.Lease(), "nothing doubtful has happened")
 
 			holders, err := etcdlock.Holders(ctx, inside, "")
@@ -78,7 +78,7 @@ func TestANamespacedClientHoldsLikeAnyOther(t *testing.T) {
 			require.NoError(t, other.Unlock(ctx))
 			require.NoError(t, other.TryLock(ctx))
 			require.NoError(t, other.Unlock(ctx))
-			stillHolds(t, outside, neighbour)
+			contract.StillHolds(t, outside, neighbour)
 			require.NoError(t, neighbour.Unlock(ctx))
 		})
 	}
@@ -108,7 +108,7 @@ func TestWhatUsersAttachToTheLeaseIsTheirs(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, resp.Kvs, 1, "the key %q is still there", key)
 	}
-	stillHolds(t, client, mu)
+	contract.StillHolds(t, client, mu)
 	require.Equal(t, lease, s.Lease(), "nothing doubtful has happened")
 	require.NoError(t, mu.Unlock(ctx))
 }

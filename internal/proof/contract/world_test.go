@@ -79,6 +79,34 @@ func newWorld(t *testing.T, members int, opts ...etcdtest.Option) *world {
 	return w
 }
 
+// countedWorld is a cluster of one with a client whose requests are counted. Nothing may be
+// left in etcd at its end.
+func countedWorld(t *testing.T) (*clientv3.Client, *contract.Counter) {
+	t.Helper()
+	etcdtest.VerifyNoLeaks(t)
+	counter := contract.NewCounter()
+	client := etcdtest.Start(t, 1).Client(t, contract.With(counter))
+	contract.VerifyClean(t, client, "")
+	return client, counter
+}
+
+// nothing is a critical section that must not be entered.
+func nothing(t *testing.T) func(context.Context) error {
+	return func(context.Context) error {
+		t.Error("the critical section was entered")
+		return nil
+	}
+}
+
+// falseInEtcd fails the test unless a transaction that is guarded by cmp is
+// carried out and does nothing.
+func falseInEtcd(t *testing.T, client *clientv3.Client, cmp clientv3.Cmp) {
+	t.Helper()
+	resp, err := client.Txn(t.Context()).If(cmp).Then(clientv3.OpPut("unguarded", "")).Commit()
+	require.NoError(t, err)
+	require.False(t, resp.Succeeded)
+}
+
 // A contest is about one name. No two beliefs to hold it may overlap.
 type contest struct {
 	t      *testing.T

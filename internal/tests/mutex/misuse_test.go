@@ -1,15 +1,25 @@
 package mutex
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/tests"
 )
 
 // A copy of a Mutex would hold what its original holds, and release it twice.
@@ -44,4 +54,270 @@ func TestATokenComesFromHoldsOnly(t *testing.T) {
 	token, ok = etcdlock.TokenFrom((*etcdlock.Mutex)(nil).Context(t.Context()))
 	require.False(t, ok)
 	require.Zero(t, token)
+	var none context.Context // which linters do not see
+	token, ok = etcdlock.TokenFrom(none)
+	require.False(t, ok)
+	require.Zero(t, token)
+}
+
+// A mistake of the program is an error that names it. It is not a panic, not a request, and not a
+// lock that works by accident.
+func TestABadInputIsAnErrorThatNamesIt(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		m := contract.Misuse(t, etcd.Client("a"))
+		for _, in := range contract.BadInputs() {
+			before := etcd.Counts()
+			assert.Empty(t, in.Wrong(in.Try(m)), in.Name)
+			assert.Equal(t, before, etcd.Counts(), in.Name)
+		}
+		m.IsUnharmed(t)
+	})
+}
+
+// refuses requires that a call has an error, which names the lock, and sends nothing.
+func refuses(t *testing.T, etcd *fake.Server, is error, name string, call func() error) {
+	t.Helper()
+	before := etcd.Counts()
+	err := call()
+	require.ErrorIs(t, err, is)
+	require.ErrorContains(t, err, name)
+	require.Equal(t, before, etcd.Counts())
+}
+
+func TestAnOddNameIsANameLikeAnyOther(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client, ctx := etcd.Client("a"), contract.Patient(t)
+		s, elsewhere := contract.NewSession(t, client), contract.NewSession(t, client)
+		for _, name := range []string{
+			" ", " orders 42 ", "orders\n42", "\x01", "/orders", "a//b", "../..", "%s%d%!",
+			`"orders" \ 'n`, "заказы/日本語", "🔒", "\uFFFD",
+			"orders/6ba7b810-9dad-41d1-80b4-00c04fd430c8", // like a contender's key
+			strings.Repeat("n", 1024), strings.Repeat("日本語", 113) + "1234567",
+		} {
+			mu, other := contract.MutexOf(t, s, name), contract.MutexOf(t, elsewhere, name)
+			require.NoError(t, mu.Lock(ctx))
+			require.Equal(t, name, mu.Name())
+			require.Equal(t, name, mu.Key()[:len(mu.Key())-37], "the key is name/UUID")
+
+			line, err := etcdlock.Contenders(ctx, client, name)
+			require.NoError(t, err)
+			require.Len(t, line, 1)
+			require.Equal(t, mu.Key(), line[0].Key)
+			holders, err := etcdlock.Holders(ctx, client, name)
+			require.NoError(t, err)
+			require.Equal(t, line, holders)
+
+			err = other.TryLock(ctx)
+			locked, ok := errors.AsType[*etcdlock.LockedError](err)
+			require.True(t, ok, "%v", err)
+			require.Equal(t, name, locked.Name)
+			require.Equal(t, mu.Key(), locked.Holder.Key)
+			require.NoError(t, mu.Unlock(ctx))
+			require.NoError(t, other.TryLock(ctx))
+			require.NoError(t, other.Unlock(ctx))
+		}
+	})
+}
+
+// Values at the limits work. (The etcd in memory has the limit of real ones: proof/conformance.)
+func TestAnOptionAtItsLimitWorks(t *testing.T) {
+	const second = time.Second
+	for name, opts := range map[string][]etcdlock.SessionOption{
+		"no options":                     nil,
+		"a TTL at etcd's limit":          {etcdlock.WithTTL(9_000_000_000 * second)},
+		"a margin just below the TTL":    {etcdlock.WithTTL(10 * second), etcdlock.WithSafetyMargin(5 * second)},
+		"a margin before its TTL":        {etcdlock.WithSafetyMargin(16 * second), etcdlock.WithTTL(20 * second)},
+		"a margin of 1 ns":               {etcdlock.WithSafetyMargin(1)},
+		"a longest hold above the TTL":   {etcdlock.WithMaxHold(math.MaxInt64)},
+		"a very long acquire timeout":    {etcdlock.WithAcquireTimeout(math.MaxInt64)},
+		"an owner of 1024 bytes":         {etcdlock.WithOwner(strings.Repeat("o", 1024))},
+		"an owner that needs escaping":   {etcdlock.WithOwner("\x00\"\\\n<&>\u2028🔒")},
+		"two of a kind: the last counts": {etcdlock.WithTTL(2 * second), etcdlock.WithSafetyMargin(second), etcdlock.WithTTL(20 * second)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				client, ctx := etcd.Client("a"), contract.Patient(t)
+				mu := contract.NewMutex(t, client, "a", opts...)
+				for _, lock := range []func(context.Context) error{mu.TryLock, mu.Lock} {
+					require.NoError(t, lock(ctx))
+					contract.StillHolds(t, client, mu)
+					require.NoError(t, mu.Unlock(ctx))
+				}
+			})
+		})
+	}
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) { // defaults that a Semaphore ignores
+		for _, option := range []etcdlock.Option{etcdlock.WithHandoff(1), etcdlock.WithLinger(second),
+			etcdlock.WithReentrancy()} {
+			_, err := contract.NewSession(t, etcd.Client("a"), option).Semaphore("a", 1)
+			require.NoError(t, err)
+		}
+	})
+}
+
+func TestATTLIsRoundedUpToWholeSeconds(t *testing.T) {
+	const second = time.Second
+	for asked, want := range map[time.Duration]time.Duration{
+		1: second, second: second, second + 1: 2 * second, 2500 * time.Millisecond: 3 * second,
+		0: 15 * second,
+	} {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			var granted time.Duration
+			opts := []etcdlock.SessionOption{etcdlock.WithTrace(&etcdlock.Trace{
+				LeaseGranted: func(_ context.Context, e etcdlock.LeaseGrantedEvent) { granted = e.TTL },
+			})}
+			if asked != 0 {
+				opts = append(opts, etcdlock.WithTTL(asked))
+			}
+			s, err := etcdlock.NewSession(etcd.Client("a"), opts...)
+			require.NoError(t, err)
+			require.Equal(t, clientv3.LeaseID(clientv3.NoLease), s.Lease())
+			require.NoError(t, contract.MutexOf(t, s, "a").Lock(t.Context()))
+			require.NoError(t, s.Close(t.Context()))
+			require.Equal(t, want, granted, "of %v", asked)
+		})
+	}
+}
+
+// holdsNothing requires that mu says so in every way in which it can be asked.
+func holdsNothing(t *testing.T, client *clientv3.Client, mu *etcdlock.Mutex) {
+	t.Helper()
+	require.Zero(t, mu.Token())
+	require.Empty(t, mu.Key())
+	require.True(t, mu.Deadline().IsZero())
+	ctx := mu.Context(t.Context())
+	select {
+	case <-ctx.Done():
+	default:
+		t.Error("the context of what is not held is not done")
+	}
+	require.Equal(t, context.Canceled, ctx.Err())
+	require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrNotHeld)
+	resp, err := client.Txn(t.Context()).If(mu.IsOwner()).Then(clientv3.OpPut("unguarded", "")).Commit()
+	require.NoError(t, err)
+	require.False(t, resp.Succeeded)
+}
+
+func TestAMutexThatNoConstructorHasMadeHoldsNothing(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		for _, mu := range []*etcdlock.Mutex{nil, {}} {
+			holdsNothing(t, etcd.Client("a"), mu)
+			require.Empty(t, mu.Name())
+		}
+		for _, s := range []*etcdlock.Session{nil, {}} {
+			require.Equal(t, clientv3.LeaseID(clientv3.NoLease), s.Lease())
+		}
+	})
+}
+
+// A call with a context that has ended does not even ask for a lease.
+func TestAnEndedContextIsReportedWithoutARequest(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client := etcd.Client("a")
+		mu := contract.NewMutex(t, client, "a")
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, lock := range contract.Locking {
+			refuses(t, etcd, context.Canceled, `"a"`, func() error { return lock(mu, ended) })
+		}
+		require.Empty(t, etcd.Counts())
+		_, err := etcdlock.Contenders(ended, client, "a")
+		require.ErrorIs(t, err, context.Canceled)
+		_, err = etcdlock.Holders(ended, client, "a")
+		require.ErrorIs(t, err, context.Canceled)
+		err = etcdlock.Break(ended, client, etcdlock.Contender{Name: "a", Key: "a/b", Token: 1})
+		require.ErrorIs(t, err, context.Canceled)
+	})
+}
+
+// What is closed, used or not, refuses every call, and its second Close sends nothing.
+func TestAClosedMutexSaysSo(t *testing.T) {
+	for how, setUp := range map[string]func(*testing.T, *clientv3.Client) (
+		*etcdlock.Mutex, func(context.Context) error,
+	){
+		"a Mutex with a lease of its own": func(t *testing.T, client *clientv3.Client) (
+			*etcdlock.Mutex, func(context.Context) error,
+		) {
+			mu := contract.NewMutex(t, client, "a")
+			return mu, mu.Close
+		},
+		"a Session's Mutex": func(t *testing.T, client *clientv3.Client) (
+			*etcdlock.Mutex, func(context.Context) error,
+		) {
+			mu := contract.MutexOf(t, contract.NewSession(t, client), "a")
+			return mu, mu.Close
+		},
+		"a Session": func(t *testing.T, client *clientv3.Client) (
+			*etcdlock.Mutex, func(context.Context) error,
+		) {
+			s := contract.NewSession(t, client)
+			return contract.MutexOf(t, s, "a"), s.Close
+		},
+	} {
+		for _, used := range []bool{false, true} {
+			for _, held := range []bool{false, true} {
+				t.Run(fmt.Sprint(how, ", used: ", used, ", held: ", held), func(t *testing.T) {
+					tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+						client, ctx := etcd.Client("a"), contract.Patient(t)
+						mu, closes := setUp(t, client)
+						if used {
+							require.NoError(t, mu.Do(ctx, func(context.Context) error { return nil }))
+						}
+						if held {
+							require.NoError(t, mu.Lock(ctx))
+						}
+						hold := mu.Context(ctx)
+						require.NoError(t, closes(ctx))
+						if held {
+							require.Equal(t, etcdlock.ErrClosed, context.Cause(hold))
+						}
+						before := etcd.Counts()
+						for _, lock := range contract.Locking {
+							refuses(t, etcd, etcdlock.ErrClosed, `"a"`, func() error { return lock(mu, ctx) })
+						}
+						refuses(t, etcd, etcdlock.ErrNotHeld, `"a"`, func() error { return mu.Unlock(ctx) })
+						require.NoError(t, closes(ctx), "closed again")
+						require.NoError(t, mu.Close(ctx), "closed again")
+						require.Equal(t, before, etcd.Counts())
+						holdsNothing(t, client, mu)
+						require.Equal(t, "a", mu.Name())
+					})
+				})
+			}
+		}
+	}
+}
+
+func TestAClosedMutexLeavesItsSessionAlone(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client, ctx := etcd.Client("a"), contract.Patient(t)
+		s := contract.NewSession(t, client)
+		a, b := contract.MutexOf(t, s, "a"), contract.MutexOf(t, s, "b")
+		require.NoError(t, a.Lock(ctx))
+		require.NoError(t, b.Lock(ctx))
+		lease := s.Lease()
+		require.NoError(t, a.Close(ctx))
+		contract.StillHolds(t, client, b)
+		again := contract.MutexOf(t, s, "a")
+		require.NoError(t, again.TryLock(ctx))
+		require.Equal(t, lease, s.Lease())
+		require.NoError(t, again.Unlock(ctx))
+		require.NoError(t, b.Unlock(ctx))
+	})
+}
+
+// Do reports what its function did to the Mutex. (TestDoLeavesTheNextHoldOfItsMutexAlone: it
+// releases nothing that is not its own.)
+func TestDoTellsWhatItsFunctionDidToTheHold(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client, ctx := etcd.Client("a"), contract.Patient(t)
+		mu := contract.NewMutex(t, client, "a")
+		require.ErrorIs(t, mu.Do(ctx, mu.Unlock), etcdlock.ErrNotHeld)
+		err := mu.Do(ctx, func(ctx context.Context) error {
+			err := mu.Close(ctx)
+			require.Equal(t, etcdlock.ErrClosed, context.Cause(ctx))
+			return err
+		})
+		require.Error(t, err, "the hold was not whole until the end")
+	})
 }
