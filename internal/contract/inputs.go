@@ -331,7 +331,10 @@ func (all *inputs) ofNames() {
 		{"a name that is not UTF-8", "orders\xff", []string{`"orders\xff"`, "UTF-8"}},
 		{"half a surrogate pair", "\xed\xa0\x80", []string{"UTF-8"}},
 		{"a name of 1,025 bytes", strings.Repeat("n", 1025), []string{`"nnnnnnnn`, "1025 bytes", "1024"}},
-		{"1,025 bytes in fewer characters", strings.Repeat("日本語", 113) + "12345678", []string{"1025 bytes"}},
+		{
+			"1,025 bytes in fewer characters", strings.Repeat("日本語", 113) + "12345678",
+			[]string{"1025 bytes"},
+		},
 		{"a name of 2 MiB", strings.Repeat("n", 2<<20), []string{"2097152 bytes"}},
 		{"2 MiB that are not UTF-8", strings.Repeat("\xff", 2<<20), []string{"2097152 bytes"}},
 	} {
@@ -406,7 +409,10 @@ func (all *inputs) ofOptions() {
 		},
 		{"a longest hold of 0", opts{etcdlock.WithMaxHold(0)}, []string{"WithMaxHold(0s)"}},
 		{"a negative longest hold", opts{etcdlock.WithMaxHold(-second)}, []string{"WithMaxHold(-1s)"}},
-		{"an acquire timeout of 0", opts{etcdlock.WithAcquireTimeout(0)}, []string{"WithAcquireTimeout(0s)"}},
+		{
+			"an acquire timeout of 0", opts{etcdlock.WithAcquireTimeout(0)},
+			[]string{"WithAcquireTimeout(0s)"},
+		},
 		{
 			"a negative acquire timeout", opts{etcdlock.WithAcquireTimeout(-second)},
 			[]string{"WithAcquireTimeout(-1s)"},

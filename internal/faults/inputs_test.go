@@ -161,7 +161,9 @@ func theirInputs() map[string]func(*bench) error {
 	const years = 365 * 24 * 3600 // seconds
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	opens := func(of func(*bench) *clientv3.Client, opts ...concurrency.SessionOption) func(*bench) error {
+	opens := func(
+		of func(*bench) *clientv3.Client, opts ...concurrency.SessionOption,
+	) func(*bench) error {
 		return func(b *bench) error { _, err := concurrency.NewSession(of(b), opts...); return err }
 	}
 	own := func(b *bench) *clientv3.Client { return b.client }

@@ -1810,7 +1810,6 @@ var mutants = []mutant{
 		killers: []killer{
 			exploring("two that read in one Session, and a writer, reading one, beside a stray"),
 			core("line", "TestWhoStandsInLine"),
-			onCluster("TestAStrayKeyBlocksNobody"),
 		},
 	},
 

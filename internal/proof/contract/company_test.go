@@ -3,7 +3,6 @@ package contract_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -20,23 +19,6 @@ import (
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
-
-// waitsBehind has a call wait in the line of "a", behind the holder's key, and returns when it
-// does.
-func waitsBehind(
-	t *testing.T, client *clientv3.Client, key string, lock func() error,
-) <-chan error {
-	t.Helper()
-	waited := contract.Async(lock)
-	line := contract.WaitForLine(t, client, "a", 2)
-	require.Equal(t, key, line[0].Key)
-	select {
-	case err := <-waited:
-		require.FailNow(t, "it did not wait", "%v", err)
-	default:
-	}
-	return waited
-}
 
 // leased grants a lease that ends with the test.
 func leased(t *testing.T, client *clientv3.Client) clientv3.LeaseID {
@@ -71,171 +53,15 @@ func etcdsMutex(t *testing.T, client *clientv3.Client, name string) *concurrency
 	return concurrency.NewMutex(s, name)
 }
 
-// Rule 14.
-func TestNestedNamesAreIndependent(t *testing.T) {
+// Rule 15: what this library holds is taken for etcd's own TryLock, too.
+func TestEtcdsOwnTryLockIsRefusedWhileThisOneHolds(t *testing.T) {
 	t.Parallel()
 	client, _ := countedWorld(t)
-	names := []string{"a", "a/b", "a/b/c", "a//b", "a/" + uuid.NewString(), "ab", "a /b"}
-	for way, order := range map[string]func(int) int{
-		"from the outer to the inner": func(i int) int { return i },
-		"from the inner to the outer": func(i int) int { return len(names) - 1 - i },
-	} {
-		t.Run(way, func(t *testing.T) {
-			ctx := contract.Patient(t)
-			s := contract.NewSession(t, client)
-			var locks, others []*etcdlock.Mutex
-			for i := range names {
-				name := names[order(i)]
-				locks = append(locks, contract.MutexOf(t, s, name))
-				others = append(others, contract.NewMutex(t, client, name))
-			}
-			for i, mu := range locks {
-				if i%2 == 0 {
-					require.NoError(t, mu.Lock(ctx), mu.Name())
-				} else {
-					require.NoError(t, mu.TryLock(ctx), mu.Name())
-				}
-			}
-			for i, mu := range locks {
-				contract.StillHolds(t, client, mu)
-				err := others[i].TryLock(ctx)
-				locked, ok := errors.AsType[*etcdlock.LockedError](err)
-				require.True(t, ok, "%v", err)
-				require.Equal(t, mu.Key(), locked.Holder.Key)
-				require.Equal(t, 1, locked.Ahead, "nobody else stands in this line")
-			}
-			for i, mu := range locks { // each goes to its own waiter, whoever else holds
-				waited := contract.Async(func() error { return others[i].Lock(ctx) })
-				contract.WaitForLine(t, client, mu.Name(), 2)
-				require.NoError(t, mu.Unlock(ctx))
-				require.NoError(t, receive(t, waited, "the lock "+mu.Name()))
-			}
-			for _, mu := range others {
-				require.NoError(t, mu.Unlock(ctx))
-			}
-		})
-	}
-}
-
-// strayKeys returns keys below "a/" that are no contender's, with a lease or without.
-func strayKeys(lease clientv3.LeaseID) map[string]struct {
-	key   string
-	lease clientv3.LeaseID
-} {
-	const id = "6ba7b810-9dad-41d1-80b4-00c04fd430c8"
-	type stray = struct {
-		key   string
-		lease clientv3.LeaseID
-	}
-	return map[string]stray{
-		"a setting":                            {"a/config", 0},
-		"a setting with a lease":               {"a/config", lease},
-		"the bare prefix":                      {"a/", 0},
-		"the bare prefix with a lease":         {"a/", lease},
-		"a UUID in upper case":                 {"a/" + strings.ToUpper(id), lease},
-		"a UUID without a lease":               {"a/" + id, 0},
-		"a UUID in braces":                     {"a/{" + id + "}", lease},
-		"a UUID without hyphens":               {"a/" + strings.ReplaceAll(id, "-", ""), lease},
-		"a UUID as a URN":                      {"a/urn:uuid:" + id, lease},
-		"a UUID and more":                      {"a/" + id + "x", lease},
-		"a contender of a nested name":         {"a/sub/" + id, lease},
-		"a contender of an empty nested name":  {"a//" + id, lease},
-		"the hex of another lease":             {fmt.Sprintf("a/%x", lease+1), lease},
-		"the hex of a lease without one":       {fmt.Sprintf("a/%x", lease), 0},
-		"the hex of its lease with a zero":     {fmt.Sprintf("a/0%x", lease), lease},
-		"its lease in decimal":                 {fmt.Sprintf("a/%d", lease), lease},
-		"the hex of its lease one level below": {fmt.Sprintf("a/b/%x", lease), lease},
-	}
-}
-
-// Rule 14: a key that is no contender's blocks nobody, wherever in the line it stands.
-func TestAStrayKeyBlocksNobody(t *testing.T) {
-	t.Parallel()
-	client, _ := countedWorld(t)
-	lease := leased(t, client)
-	s := contract.NewSession(t, client)
-	for about, stray := range strayKeys(lease) {
-		t.Run(about, func(t *testing.T) {
-			ctx := contract.Patient(t)
-			mu, other := contract.MutexOf(t, s, "a"), contract.NewMutex(t, client, "a")
-			putKey(t, client, stray.key, stray.lease)
-
-			require.NoError(t, mu.TryLock(ctx), "TryLock with the key before it")
-			contract.StillHolds(t, client, mu)
-			err := other.TryLock(ctx)
-			locked, ok := errors.AsType[*etcdlock.LockedError](err)
-			require.True(t, ok, "%v", err)
-			require.Equal(t, mu.Key(), locked.Holder.Key)
-			require.Equal(t, 1, locked.Ahead, "the key is not counted")
-			require.NoError(t, mu.Unlock(ctx))
-
-			require.NoError(t, mu.Lock(ctx), "Lock with the key before it")
-			putKey(t, client, stray.key+"?", 0)
-			_, err = client.Delete(ctx, stray.key)
-			require.NoError(t, err)
-			putKey(t, client, stray.key, stray.lease)
-			waited := waitsBehind(t, client, mu.Key(), func() error { return other.Lock(ctx) })
-			require.NoError(t, mu.Unlock(ctx))
-			require.NoError(t, receive(t, waited, "the lock, with the key between holder and waiter"))
-			contract.StillHolds(t, client, other)
-			require.Zero(t, mu.Token())
-
-			holders, err := etcdlock.Holders(ctx, client, "a")
-			require.NoError(t, err)
-			require.Contains(t, holders, contract.WaitForLine(t, client, "a", 1)[0])
-			require.NoError(t, other.Unlock(ctx))
-		})
-	}
-}
-
-// Rule 15, one way: etcd's own Mutex holds, and this library waits.
-func TestEtcdsOwnMutexKeepsThisOneOut(t *testing.T) {
-	t.Parallel()
-	client, _ := countedWorld(t)
-	ctx := contract.Patient(t)
-	theirs := etcdsMutex(t, client, "a")
 	mu := contract.NewMutex(t, client, "a")
-	require.NoError(t, theirs.Lock(ctx))
-
-	before, err := client.Get(ctx, "a")
-	require.NoError(t, err)
-	err = mu.TryLock(ctx)
-	locked, ok := errors.AsType[*etcdlock.LockedError](err)
-	require.True(t, ok, "%v", err)
-	require.Equal(t, theirs.Key(), locked.Holder.Key)
-	require.Empty(t, locked.Holder.Owner)
-	require.True(t, locked.Holder.Since.IsZero())
-	require.Equal(t, 1, locked.Ahead)
-	after, err := client.Get(ctx, "a")
-	require.NoError(t, err)
-	require.Equal(t, before.Header.Revision, after.Header.Revision,
-		"TryLock of a taken name writes nothing")
-
-	waited := waitsBehind(t, client, theirs.Key(), func() error { return mu.Lock(ctx) })
-	require.NoError(t, theirs.Unlock(ctx))
-	require.NoError(t, receive(t, waited, "the lock"))
+	require.NoError(t, mu.Lock(contract.Patient(t)))
+	require.ErrorIs(t, etcdsMutex(t, client, "a").TryLock(contract.Patient(t)), concurrency.ErrLocked)
 	contract.StillHolds(t, client, mu)
-	require.NoError(t, mu.Unlock(ctx))
-}
-
-// Rule 15, the other way.
-func TestThisMutexKeepsEtcdsOwnOut(t *testing.T) {
-	t.Parallel()
-	client, _ := countedWorld(t)
-	ctx := contract.Patient(t)
-	theirs := etcdsMutex(t, client, "a")
-	mu := contract.NewMutex(t, client, "a")
-	require.NoError(t, mu.Lock(ctx))
-	require.ErrorIs(t, theirs.TryLock(ctx), concurrency.ErrLocked)
-	contract.StillHolds(t, client, mu)
-
-	waited := waitsBehind(t, client, mu.Key(), func() error { return theirs.Lock(ctx) })
-	require.NoError(t, mu.Unlock(ctx))
-	require.NoError(t, receive(t, waited, "the lock"))
-	require.ErrorIs(t, mu.TryLock(ctx), etcdlock.ErrLocked)
-	require.NoError(t, theirs.Unlock(ctx))
-	require.NoError(t, mu.TryLock(ctx))
-	require.NoError(t, mu.Unlock(ctx))
+	require.NoError(t, mu.Unlock(contract.Patient(t)))
 }
 
 // A mixed fleet is served first come, first served. A waiter that is cancelled leaves the
@@ -383,61 +209,13 @@ func TestARoleOnThePrefixIsEnough(t *testing.T) {
 	resp, err := client.Txn(ctx).If(third.IsOwner()).Commit()
 	require.NoError(t, err, "the guard asks for nothing outside the prefix")
 	require.False(t, resp.Succeeded)
-}
 
-// Rule 16: a call that the user's permissions do not allow fails at once, by one attempt
-// that etcd refuses. It harms no other hold of the Session.
-func TestOutsideOfItsRoleEveryCallIsRefusedAtOnce(t *testing.T) {
-	t.Parallel()
-	root, client, _, faults := tenant(t)
-	ctx := contract.Patient(t)
-	s := contract.NewSession(t, client)
-	mu := contract.MutexOf(t, s, "mine")
-	require.NoError(t, mu.Lock(ctx))
-	lease := s.Lease()
-	// a Txn also reads a hold that lasts
-	puts := faults.Inject(etcdtest.Delay("Txn", 1).When(etcdtest.Puts))
-	for about, name := range map[string]string{
-		"no permission at all":             "theirs",
-		"permission for its beginning":     "mine2",
-		"permission for a longer name":     "min",
-		"permission to read but not write": "shown",
-		"permission to write but not read": "dropped",
-	} {
-		for op, lock := range map[string]func(*etcdlock.Mutex) error{
-			"Lock":    func(mu *etcdlock.Mutex) error { return mu.Lock(ctx) },
-			"TryLock": func(mu *etcdlock.Mutex) error { return mu.TryLock(ctx) },
-			"Do":      func(mu *etcdlock.Mutex) error { return mu.Do(ctx, nothing(t)) },
-		} {
-			t.Run(op+" with "+about, func(t *testing.T) {
-				before := puts.Strikes()
-				err := lock(contract.MutexOf(t, s, name))
-				require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
-				require.NotErrorIs(t, err, etcdlock.ErrLocked)
-				require.EqualError(t, err,
-					fmt.Sprintf("etcdlock: lock %q: etcdserver: permission denied", name))
-				require.Equal(t, before+1, puts.Strikes(), "it is not tried again")
-				left, err := root.Get(ctx, name+"/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-				require.NoError(t, err)
-				require.Zero(t, left.Count)
-			})
-		}
-	}
-	// Here the refused use is the first one of a Session.
-	own := contract.NewMutex(t, client, "theirs")
-	require.ErrorIs(t, own.Lock(ctx), rpctypes.ErrPermissionDenied)
-	require.ErrorIs(t, own.TryLock(ctx), rpctypes.ErrPermissionDenied)
-
-	_, err := etcdlock.Contenders(ctx, client, "theirs")
+	_, err = etcdlock.Contenders(ctx, client, "theirs")
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 	_, err = etcdlock.Holders(ctx, client, "")
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
 	err = etcdlock.Break(ctx, client, etcdlock.Contender{Name: "theirs", Key: "theirs/x", Token: 1})
 	require.ErrorIs(t, err, rpctypes.ErrPermissionDenied)
-
-	contract.StillHolds(t, client, mu)
-	require.Equal(t, lease, s.Lease(), "a refusal leaves nothing in doubt")
-	require.NoError(t, mu.Unlock(ctx))
 }
 
 // A refusal of one name is no verdict on the client.
@@ -523,9 +301,9 @@ func TestContendersAreInTheOrderOfTheLine(t *testing.T) {
 		}
 		waits = append(waits, contract.Async(func() error { return wait(ctx) }))
 		contract.WaitForLine(t, client, "a", i+2)
-		for _, stray := range strayKeys(lease) {
-			putKey(t, client, stray.key, stray.lease)
-		}
+		putKey(t, client, "a/config", 0)
+		putKey(t, client, "a/sub/"+uuid.NewString(), lease)
+		putKey(t, client, fmt.Sprintf("a/%x", lease+1), lease)
 	}
 	line, err := etcdlock.Contenders(contract.Patient(t), client, "a")
 	require.NoError(t, err)

@@ -25,6 +25,7 @@ type rule struct {
 	says  string
 	tests []func(*testing.T)
 	rows  []string // of the contract's table
+	proof []string // rows of internal/faults, which asks etcd's own servers, too
 }
 
 var rules = map[int]rule{
@@ -101,19 +102,21 @@ var rules = map[int]rule{
 	},
 	14: {
 		says:  "names are independent, and stray keys block nobody",
-		tests: []func(*testing.T){TestNestedNamesAreIndependent, TestAStrayKeyBlocksNobody},
+		tests: []func(*testing.T){TestContendersAreInTheOrderOfTheLine},
+		proof: []string{"S28"},
 	},
 	15: {
 		says: "etcd's own locks stand in the same line",
 		tests: []func(*testing.T){
-			TestEtcdsOwnMutexKeepsThisOneOut, TestThisMutexKeepsEtcdsOwnOut,
-			TestAMixedLineIsServedFirstComeFirstServed, TestTheServiceStandsInTheSameLine,
+			TestEtcdsOwnTryLockIsRefusedWhileThisOneHolds, TestAMixedLineIsServedFirstComeFirstServed,
+			TestTheServiceStandsInTheSameLine,
 		},
+		proof: []string{"S28"},
 	},
 	16: {
-		says: "a role on the prefix is enough, and what it forbids is refused at once",
-		tests: []func(*testing.T){TestARoleOnThePrefixIsEnough,
-			TestOutsideOfItsRoleEveryCallIsRefusedAtOnce},
+		says:  "a role on the prefix is enough, and what it forbids is refused at once",
+		tests: []func(*testing.T){TestARoleOnThePrefixIsEnough},
+		proof: []string{"S24"},
 	},
 	17: {
 		says:  "the value of a key is JSON for people",
@@ -166,11 +169,22 @@ var rules = map[int]rule{
 func TestEachRuleIsShownOnAnEtcdServer(t *testing.T) {
 	t.Parallel()
 	require.Len(t, rules, 26)
+	var faults string
+	files, err := filepath.Glob("../../faults/*_test.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		faults += string(source)
+	}
 	for _, n := range slices.Sorted(maps.Keys(rules)) {
 		require.True(t, 1 <= n && n <= 26, "rule %d", n)
 		require.NotEmpty(t, rules[n].says)
 		require.NotZero(t, len(rules[n].tests)+len(rules[n].rows), "rule %d", n)
 		require.Subset(t, contract.Rows(), rules[n].rows, "rule %d", n)
+		for _, row := range rules[n].proof {
+			require.Contains(t, faults, `id: "`+row+`"`, "rule %d", n)
+		}
 	}
 }
 

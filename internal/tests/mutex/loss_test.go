@@ -2,6 +2,8 @@ package mutex
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -189,4 +191,52 @@ func TestRenewalsThatAreRefusedForAWhileLoseNothing(t *testing.T) {
 		require.NoError(t, hold.Err(), context.Cause(hold))
 		require.NoError(t, mu.Unlock(context.Background()))
 	})
+}
+
+// Do joins what its function says with the loss, which is told once, and afterwards the Mutex is
+// as good as new.
+func TestDoTellsOfALossBesideTheErrorOfItsFunction(t *testing.T) {
+	full := errors.New("disk full")
+	for reason, lose := range map[error]func(h *held){
+		etcdlock.ErrKeyDeleted:   func(h *held) { h.etcd.DeleteKey(h.mu.Key()) },
+		etcdlock.ErrLeaseRevoked: func(h *held) { h.etcd.RevokeLease(h.s.Lease()) },
+		etcdlock.ErrMaxHold:      func(*held) {},
+	} {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			s := tests.SessionOf(t, etcd, "a")
+			mu := contract.MutexOf(t, s, "a", etcdlock.WithMaxHold(time.Minute))
+			h := &held{etcd: etcd, s: s, mu: mu}
+			var token int64
+			loses := func(returns func(context.Context) error) error {
+				return mu.Do(context.Background(), func(ctx context.Context) error {
+					token = mu.Token()
+					lose(h)
+					<-ctx.Done()
+					return returns(ctx)
+				})
+			}
+			for _, row := range []struct {
+				returns func(context.Context) error
+				is      []error
+			}{
+				{func(context.Context) error { return nil }, nil},
+				{func(context.Context) error { return full }, []error{full}},
+				{func(ctx context.Context) error { return ctx.Err() }, []error{context.Canceled}},
+				{func(ctx context.Context) error { return fmt.Errorf("work: %w", context.Cause(ctx)) }, nil},
+			} {
+				err := loses(row.returns)
+				contract.RequireIs(t, err, append(row.is, etcdlock.ErrLost, reason)...)
+				lost, ok := errors.AsType[*etcdlock.LostError](err)
+				require.True(t, ok, "%v", err)
+				require.Equal(t, token, lost.Token)
+				require.Equal(t, "a", lost.Name)
+				require.ErrorContains(t, err, fmt.Sprintf(`etcdlock: lock "a" lost (token %d): `, token))
+				require.Equal(t, 1, strings.Count(err.Error(), "lost"), "told once: %v", err)
+				contract.RequireIs(t, mu.Unlock(context.Background()), etcdlock.ErrNotHeld)
+			}
+			require.Equal(t, full, mu.Do(context.Background(), func(context.Context) error {
+				return full
+			}), "fn's error as it is")
+		})
+	}
 }

@@ -193,7 +193,8 @@ func holdsNothing(t *testing.T, client *clientv3.Client, mu *etcdlock.Mutex) {
 	}
 	require.Equal(t, context.Canceled, ctx.Err())
 	require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrNotHeld)
-	resp, err := client.Txn(t.Context()).If(mu.IsOwner()).Then(clientv3.OpPut("unguarded", "")).Commit()
+	guarded := client.Txn(t.Context()).If(mu.IsOwner()).Then(clientv3.OpPut("unguarded", ""))
+	resp, err := guarded.Commit()
 	require.NoError(t, err)
 	require.False(t, resp.Succeeded)
 }
