@@ -51,6 +51,7 @@ type Cluster struct {
 	// of the check for expired leases; 0 means that leases expire to the instant
 	step     time.Duration
 	entry    time.Duration // how long a leader takes for one entry; 0 if it takes all at once
+	repeat   time.Duration // how much later some transactions come again; 0 if none does
 	rates    map[string]float64
 	grants   map[int64]string // by lease: the process that has it
 	audit    func(Change)
@@ -215,6 +216,24 @@ func (c *Cluster) Busy(entry time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.entry = entry
+}
+
+// Repeat makes some transactions come again, up to that much after they were carried out; 0 ends
+// that.
+func (c *Cluster) Repeat(late time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.repeat = late
+}
+
+// againLocked may make a transaction that was carried out come again, by m.
+func (c *Cluster) againLocked(m *member, txn func()) {
+	if c.repeat == 0 || m.rand.IntN(8) > 0 {
+		return
+	}
+	time.AfterFunc(upTo(m.rand, c.repeat), func() { // ends after requestTimeout at the latest
+		_ = c.propose(context.Background(), m, txn)
+	})
 }
 
 // Lag makes a member carry out entries that much later.

@@ -418,6 +418,18 @@ func busy(entry time.Duration) fault {
 	}
 }
 
+// repeated makes transactions come twice, for nearly all the time that there are faults.
+func repeated(late time.Duration) fault {
+	return fault{
+		at: 100 * time.Millisecond, lasts: faultsLast - 100*time.Millisecond,
+		what: fmt.Sprintf("some transactions come again up to %v later", late),
+		start: func(w *world) func() {
+			w.cluster.Repeat(late)
+			return func() { w.cluster.Repeat(0) }
+		},
+	}
+}
+
 // atOnce is a fault of the whole cluster in an instant.
 func atOnce(r *rand.Rand) fault {
 	if r.IntN(2) == 0 {

@@ -147,7 +147,10 @@ func (s *kvServer) Txn(ctx context.Context, in *pb.TxnRequest) (*pb.TxnResponse,
 	by := processOf(ctx)
 	var reply *pb.TxnResponse
 	var refused error
-	if err := c.propose(ctx, m, func() { reply, refused = c.txnLocked(by, in) }); err != nil {
+	if err := c.propose(ctx, m, func() {
+		reply, refused = c.txnLocked(by, in)
+		c.againLocked(m, func() { _, _ = c.txnLocked(by, in) })
+	}); err != nil {
 		return nil, err // it may yet be carried out: nobody may read what it writes
 	}
 	if refused != nil {

@@ -180,6 +180,9 @@ func newWorld(seed uint64, side Side) *world {
 	w.ctx, w.unfollow = context.WithCancel(context.Background())
 	w.alive = make([]*process, processes)
 	w.schedule = schedule(seed, w.scenario, w.ttl)
+	if r := generator(seed, "repeated"); w.scenario == mixed && r.IntN(3) == 0 {
+		w.schedule = append(w.schedule, repeated(upTo(r, 2*w.ttl)))
+	}
 	return w
 }
 
