@@ -937,7 +937,7 @@ func (j *judge) ends(b *belief) {
 		return
 	}
 	j.noteLocked("%s lost %s, token %d: %v", b.who, b.name, b.hold.token, context.Cause(b.hold.ctx))
-	if b.ceded() {
+	if b.asked() {
 		if errors.Is(context.Cause(b.hold.ctx), etcdlock.ErrRecalled) {
 			j.recalls++
 			j.recalledLocked(b)
