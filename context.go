@@ -63,7 +63,7 @@ func TokenFrom(ctx context.Context) (token int64, ok bool) {
 
 // RecallFrom returns a channel that is closed once the innermost hold that ctx came from is
 // recalled. The holder then has the grace of the request to come to a good point and unlock;
-// [Mutex.Deadline], or [Hold.Deadline], says until when. It is nil, and a receive from it blocks
+// [Mutex.Status], or [Hold.Status], says until when. It is nil, and a receive from it blocks
 // for ever, if ctx comes from no hold, or from one that does not listen (see [WithRecall]). The
 // channel stays as it is when the hold ends otherwise: wait for the end of ctx, too.
 func RecallFrom(ctx context.Context) <-chan struct{} {

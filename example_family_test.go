@@ -99,7 +99,7 @@ func ExampleSession_Lock() {
 		log.Fatal(err)
 	}
 	fmt.Println("lost:", errors.Is(context.Cause(hold), etcdlock.ErrLost))
-	fmt.Println("the next one holds:", next.Held(), next.Token() > 0)
+	fmt.Println("the next one holds:", next.Status().Held, next.Token() > 0)
 	fmt.Println(next.Unlock(ctx))
 	// Output:
 	// lost: true

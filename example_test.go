@@ -304,8 +304,9 @@ func ExampleWithTTL() {
 	if err := mu.Lock(ctx); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("a crash would block others for:", mu.TTL())
-	fmt.Println("a hold outlasts a pause of:", mu.TTL()-mu.SafetyMargin())
+	now := mu.Status()
+	fmt.Println("a crash would block others for:", now.TTL)
+	fmt.Println("a hold outlasts a pause of:", now.TTL-now.SafetyMargin)
 	// Output:
 	// a crash would block others for: 1m0s
 	// a hold outlasts a pause of: 52.5s
@@ -325,7 +326,7 @@ func ExampleWithSafetyMargin() {
 	if err := mu.Lock(ctx); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("time to stop in:", mu.SafetyMargin())
+	fmt.Println("time to stop in:", mu.Status().SafetyMargin)
 	// Output: time to stop in: 5s
 }
 

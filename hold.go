@@ -218,27 +218,34 @@ func (p *place) clearLocked() {
 	}
 }
 
-// facts are what is true of a hold at a time. The zero facts say that it has ended.
-type facts struct {
-	token       int64
-	key         string
-	ttl, margin time.Duration
-	deadline    time.Time // until when it is certain
+// A Status is what is true of a hold now. The zero Status says that there is no hold.
+type Status struct {
+	Held  bool
+	Token int64  // see [Mutex.Token]
+	Key   string // in etcd, of several names that of the first
+
+	// Deadline is until when the hold is certain without another renewal. As long as etcd answers it
+	// moves on, up to the end by [WithMaxHold] or of a recall's grace.
+	Deadline time.Time
+
+	// TTL is what etcd granted, which may be more than [WithTTL] asked for: for so long a crash would
+	// block other contenders. SafetyMargin is how long before the lease may expire the hold ends.
+	TTL, SafetyMargin time.Duration
 }
 
-// facts are those of h now, which may be nil.
-func (h *hold) facts() facts {
+// status is that of h, which may be nil. It does not wait for the Session's mutex.
+func (h *hold) status() Status {
 	if h == nil {
-		return facts{}
+		return Status{}
 	}
 	until := h.life.Until(time.Now())
 	if until.IsZero() {
-		return facts{}
+		return Status{}
 	}
 	p := h.place
-	return facts{
-		token: p.Ticket.Rev(), key: p.Ticket.Key, deadline: until,
-		ttl: p.Lease.TTL, margin: h.m.s.cfg.marginOf(p.Lease.TTL),
+	return Status{
+		Held: true, Token: p.Ticket.Rev(), Key: p.Ticket.Key, Deadline: until,
+		TTL: p.Lease.TTL, SafetyMargin: h.m.s.cfg.marginOf(p.Lease.TTL),
 	}
 }
 

@@ -25,10 +25,10 @@ func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 		"Cause": func(_ *Mutex, ctx context.Context) bool {
 			return errors.Is(context.Cause(ctx), ErrLost)
 		},
-		"Token":    func(m *Mutex, _ context.Context) bool { return m.Token() == 0 },
-		"Key":      func(m *Mutex, _ context.Context) bool { return m.Key() == "" },
-		"Deadline": func(m *Mutex, _ context.Context) bool { return m.Deadline().IsZero() },
-		"Unlock":   func(m *Mutex, ctx context.Context) bool { return errors.Is(m.Unlock(ctx), ErrLost) },
+		"Token":  func(m *Mutex, _ context.Context) bool { return m.Token() == 0 },
+		"Key":    func(m *Mutex, _ context.Context) bool { return m.Key() == "" },
+		"Status": func(m *Mutex, _ context.Context) bool { return m.Status() == Status{} },
+		"Unlock": func(m *Mutex, ctx context.Context) bool { return errors.Is(m.Unlock(ctx), ErrLost) },
 		"Done": func(_ *Mutex, ctx context.Context) bool {
 			select {
 			case <-ctx.Done():
@@ -70,7 +70,7 @@ func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 		m.s.mu.Unlock()
 		require.NoError(t, m.Lock(t.Context()))
 		require.NotEqual(t, key, m.Key())
-		require.True(t, m.Deadline().After(time.Now()), "deadline %v", m.Deadline())
+		require.True(t, m.Status().Deadline.After(time.Now()), "%+v", m.Status())
 		require.NoError(t, m.Close(t.Context()))
 	})
 }
@@ -116,7 +116,7 @@ func TestNoHoldBeginsWhenTheTrustIsOver(t *testing.T) {
 			}}
 		})
 		require.NoError(t, m.Lock(t.Context()))
-		require.True(t, m.Deadline().After(time.Now()), "deadline %v", m.Deadline())
+		require.True(t, m.Status().Deadline.After(time.Now()), "%+v", m.Status())
 		require.Len(t, etcd.Calls(fake.Grant), 2)
 		require.NoError(t, m.Unlock(t.Context()))
 		require.NoError(t, m.Close(t.Context()))

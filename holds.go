@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -104,14 +103,19 @@ func (h *Hold) Context(parent context.Context) context.Context {
 // may share, and of all keys of several names. See [RWMutex] for how to use the token of a read,
 // and [Semaphore] for the token of permits. It is 0 once the hold has ended: after Unlock or Close,
 // a loss, or the grace of a recall.
-func (h *Hold) Token() int64 { return h.facts().token }
-
-// Held is [Mutex.Held]: it reports whether [Hold.Token] is not 0.
-func (h *Hold) Held() bool { return h.Token() != 0 }
+func (h *Hold) Token() int64 { return h.Status().Token }
 
 // Key returns the etcd key of the hold, of several names that of the first. It is "" once the hold
 // has ended.
-func (h *Hold) Key() string { return h.facts().key }
+func (h *Hold) Key() string { return h.Status().Key }
+
+// Status returns what is true of the hold now, as [Mutex.Status] does.
+func (h *Hold) Status() Status {
+	if h == nil || h.hold == nil || h.over.Load() {
+		return Status{}
+	}
+	return h.hold.status()
+}
 
 // Names returns the names that are, or were, held: one, or those of the LockAll in its order.
 func (h *Hold) Names() []string {
@@ -135,16 +139,6 @@ func (h *Hold) parts() []*hold {
 	return h.hold.alone[:]
 }
 
-// TTL is [Mutex.TTL]. It is 0 once the hold has ended.
-func (h *Hold) TTL() time.Duration { return h.facts().ttl }
-
-// SafetyMargin is [Mutex.SafetyMargin]. It is 0 once the hold has ended.
-func (h *Hold) SafetyMargin() time.Duration { return h.facts().margin }
-
-// Deadline returns the time until which the hold is certain without another renewal, as
-// [Mutex.Deadline] does. It is the zero time once the hold has ended.
-func (h *Hold) Deadline() time.Time { return h.facts().deadline }
-
 // IsOwner returns one comparison per held name, for the If of an etcd transaction. All of them are
 // true only while the keys of this very hold exist, whatever clocks say. (Readers of one Session
 // may share a key: then it exists until the last of them has unlocked.) What it returns once the
@@ -154,7 +148,7 @@ func (h *Hold) IsOwner() []clientv3.Cmp {
 		return []clientv3.Cmp{(*Mutex)(nil).IsOwner()}
 	}
 	var owner []clientv3.Cmp
-	held := h.Held()
+	held := h.Status().Held
 	for _, h := range h.parts() {
 		if held {
 			owner = append(owner, h.place.Ticket.Exists())
@@ -217,12 +211,4 @@ func setInfo(ctx context.Context, name, info string, holds []*hold) error {
 		}
 	}
 	return failed(op, name, reasons...)
-}
-
-// facts are those of the hold that h is of, until h is unlocked.
-func (h *Hold) facts() facts {
-	if h == nil || h.hold == nil || h.over.Load() {
-		return facts{}
-	}
-	return h.hold.facts()
 }

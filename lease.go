@@ -56,7 +56,7 @@ func (s *Session) RWMutex(name string, opts ...Option) (*RWMutex, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &RWMutex{m: m}, nil
+	return &RWMutex{Mutex: m}, nil
 }
 
 // Semaphore returns a Semaphore for name on the Session's lease, as [Session.Mutex] returns a

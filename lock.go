@@ -363,33 +363,21 @@ func (m *Mutex) Context(parent context.Context) context.Context {
 // paused between its check and its write. It has seen a token once it was sent one, so
 // send it with the read of what you are going to change, too. Token is 0 when the lock
 // is not held, also after a loss or the grace of a recall.
-func (m *Mutex) Token() int64 { return m.facts().token }
-
-// Held reports whether the lock is held, that is, whether [Mutex.Token] is not 0: false
-// before Lock and after Unlock, from the moment at which the hold is lost, and after its end
-// by [WithMaxHold], a recall's grace or Close. It is for readiness checks and dashboards, and costs
-// no request. It does not protect work, because the answer may be old when it is used: check the
-// [Mutex.Context] or send the Token along.
-func (m *Mutex) Held() bool { return m.Token() != 0 }
+func (m *Mutex) Token() int64 { return m.Status().Token }
 
 // Key returns the etcd key of the current hold, "" when the lock is not held.
-func (m *Mutex) Key() string { return m.facts().key }
+func (m *Mutex) Key() string { return m.Status().Key }
 
-// Deadline returns the time until which the hold is certain without another renewal. As long as
-// etcd answers it moves on, up to the end by [WithMaxHold] or of a recall's grace. It is the zero
-// time when the lock is not held.
-func (m *Mutex) Deadline() time.Time { return m.facts().deadline }
-
-// TTL returns the time to live of the current hold's lease: how long a crash of this process
-// would block other contenders. It is what etcd granted, which may be more than [WithTTL] asked
-// for. It is 0 when the lock is not held.
-func (m *Mutex) TTL() time.Duration { return m.facts().ttl }
-
-// SafetyMargin returns how long before its lease may expire the current hold ends: what
-// [WithSafetyMargin] says, or the default for the granted [Mutex.TTL]. When the hold ends
-// because etcd does not answer, the critical section has this time to stop. It is 0 when the
-// lock is not held.
-func (m *Mutex) SafetyMargin() time.Duration { return m.facts().margin }
+// Status returns what is true of the current hold now, in one reading that costs no request and
+// tells the truth also after a pause of the process. It is for readiness checks and dashboards. It
+// does not protect work, because the answer may be old when it is used: check the [Mutex.Context],
+// or send the Token along.
+func (m *Mutex) Status() Status {
+	if m == nil || m.s == nil {
+		return Status{}
+	}
+	return m.hold.Load().status()
+}
 
 // SetInfo changes the Contender.Info of the current hold, which [WithInfo] has set at first. It is
 // valid UTF-8 of at most 1 KiB. Others see it as they see the holder, by [WatchHolder] within
@@ -433,8 +421,8 @@ func (m *Mutex) IsOwner() clientv3.Cmp {
 	if m == nil || m.s == nil {
 		return clientv3.Compare(clientv3.CreateRevision("/"), "=", -1)
 	}
-	if now := m.facts(); now.token != 0 {
-		return clientv3.Compare(clientv3.CreateRevision(now.key), "=", now.token)
+	if now := m.Status(); now.Held {
+		return clientv3.Compare(clientv3.CreateRevision(now.Key), "=", now.Token)
 	}
 	return m.notOwner()
 }
@@ -445,14 +433,6 @@ func (m *Mutex) Name() string {
 		return ""
 	}
 	return m.name
-}
-
-// facts are those of m's hold.
-func (m *Mutex) facts() facts {
-	if m == nil || m.s == nil {
-		return facts{}
-	}
-	return m.hold.Load().facts()
 }
 
 // Locker returns a sync.Locker for code that needs one. Its Lock waits without

@@ -3,8 +3,6 @@ package etcdlock
 import (
 	"context"
 	"errors"
-	"sync"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -41,7 +39,7 @@ import (
 type RWMutex struct {
 	_ noCopy
 
-	m *Mutex // the writer's side, and the options of both; set once
+	*Mutex // the writer's side; not to be changed
 }
 
 // NewRWMutex returns an RWMutex for name with a lease of its own. It validates name and options and
@@ -51,7 +49,7 @@ func NewRWMutex(client *clientv3.Client, name string, opts ...SessionOption) (*R
 	if err != nil {
 		return nil, err
 	}
-	return &RWMutex{m: m}, nil
+	return &RWMutex{Mutex: m}, nil
 }
 
 // RLock waits until every writer that came before it is gone. ctx bounds the wait only: the Hold
@@ -85,12 +83,12 @@ func (rw *RWMutex) acquire(ctx context.Context, how manner) (*Hold, error) {
 	if err := rw.check(); err != nil {
 		return nil, err
 	}
-	w := request{m: &rw.m.lockHandle, Shape: line.Shape{Kind: line.Read}, manner: how}
+	w := request{m: &rw.Mutex.lockHandle, Shape: line.Shape{Kind: line.Read}, manner: how}
 	h, started, err := w.lock(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &Hold{m: &rw.m.lockHandle, hold: h, started: started}, nil
+	return &Hold{m: &rw.Mutex.lockHandle, hold: h, started: started}, nil
 }
 
 // RDo is [Mutex.Do] with RLock: fn reads, with a context that ends with the hold. An error that is
@@ -111,73 +109,11 @@ func (rw *RWMutex) TryRDo(ctx context.Context, fn func(ctx context.Context) erro
 
 // check is the error of an RWMutex that was not made here.
 func (rw *RWMutex) check() error {
-	if rw == nil || rw.m == nil {
+	if rw.Mutex == nil {
 		return errors.New("etcdlock: RWMutex not made with NewRWMutex or Session.RWMutex")
 	}
 	return nil
 }
-
-// ---- the writer's side
-
-// writer is the Mutex that writes.
-func (rw *RWMutex) writer() *Mutex {
-	if rw == nil {
-		return nil
-	}
-	return rw.m
-}
-
-// Lock is [Mutex.Lock]: it waits until every reader and writer that came before it is gone.
-func (rw *RWMutex) Lock(ctx context.Context) error { return rw.writer().Lock(ctx) }
-
-// TryLock is [Mutex.TryLock]: it takes the lock if no writer and no reader holds it or waits for
-// it.
-func (rw *RWMutex) TryLock(ctx context.Context) error { return rw.writer().TryLock(ctx) }
-
-// Unlock is [Mutex.Unlock]: it ends the hold that writes. A read ends with [Hold.Unlock].
-func (rw *RWMutex) Unlock(ctx context.Context) error { return rw.writer().Unlock(ctx) }
-
-// Do is [Mutex.Do].
-func (rw *RWMutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	return rw.writer().Do(ctx, fn)
-}
-
-// TryDo is [Mutex.TryDo].
-func (rw *RWMutex) TryDo(ctx context.Context, fn func(ctx context.Context) error) error {
-	return rw.writer().TryDo(ctx, fn)
-}
-
-// Context is [Mutex.Context], of the hold that writes.
-func (rw *RWMutex) Context(parent context.Context) context.Context {
-	return rw.writer().Context(parent)
-}
-
-// Token is [Mutex.Token], of the hold that writes.
-func (rw *RWMutex) Token() int64 { return rw.writer().Token() }
-
-// Held is [Mutex.Held], of the hold that writes.
-func (rw *RWMutex) Held() bool { return rw.writer().Held() }
-
-// Key is [Mutex.Key], of the hold that writes.
-func (rw *RWMutex) Key() string { return rw.writer().Key() }
-
-// Deadline is [Mutex.Deadline], of the hold that writes.
-func (rw *RWMutex) Deadline() time.Time { return rw.writer().Deadline() }
-
-// TTL is [Mutex.TTL], of the hold that writes.
-func (rw *RWMutex) TTL() time.Duration { return rw.writer().TTL() }
-
-// SafetyMargin is [Mutex.SafetyMargin], of the hold that writes.
-func (rw *RWMutex) SafetyMargin() time.Duration { return rw.writer().SafetyMargin() }
-
-// IsOwner is [Mutex.IsOwner], of the hold that writes.
-func (rw *RWMutex) IsOwner() clientv3.Cmp { return rw.writer().IsOwner() }
-
-// Name returns the name of the lock.
-func (rw *RWMutex) Name() string { return rw.writer().Name() }
-
-// Locker is [Mutex.Locker], of the writer's side.
-func (rw *RWMutex) Locker() sync.Locker { return rw.writer().Locker() }
 
 // Close is [Mutex.Close]: it ends what this RWMutex holds, to write or to read, and releases it.
 // The contexts of its Holds end with the cause [ErrClosed], and their Unlock returns [ErrNotHeld]
@@ -186,5 +122,5 @@ func (rw *RWMutex) Close(ctx context.Context) error {
 	if err := rw.check(); err != nil {
 		return err
 	}
-	return rw.m.Close(ctx)
+	return rw.Mutex.Close(ctx)
 }

@@ -34,6 +34,7 @@ const (
 // An anyHold is a Hold, or a Mutex that is held.
 type anyHold interface {
 	Context(parent context.Context) context.Context
+	Status() Status
 	Token() int64
 	Unlock(ctx context.Context) error
 }
@@ -158,8 +159,9 @@ func (c *watched) saysWhole(t *testing.T) bool {
 	if !ok {
 		return false
 	}
-	token, ok := atOnce(t, "Token of a whole hold", c.hold.Token)
-	return ok && assert.NoError(t, err) && assert.Equal(t, c.token, token)
+	now, ok := atOnce(t, "Status of a whole hold", c.hold.Status)
+	return ok && assert.NoError(t, err) && assert.True(t, now.Held) &&
+		assert.Equal(t, c.token, now.Token) && assert.True(t, now.Deadline.After(time.Now()))
 }
 
 // saysLost requires that the hold of c says at once that it is lost, and why.
@@ -169,12 +171,12 @@ func (c *watched) saysLost(t *testing.T) bool {
 	if !ok {
 		return false
 	}
-	token, ok := atOnce(t, "Token of a lost hold", c.hold.Token)
+	now, ok := atOnce(t, "Status of a lost hold", c.hold.Status)
 	if !ok {
 		return false
 	}
 	cause, ok := atOnce(t, "the Cause of a lost hold", func() error { return context.Cause(c) })
-	return ok && assert.ErrorIs(t, err, context.Canceled) && assert.Zero(t, token) &&
+	return ok && assert.ErrorIs(t, err, context.Canceled) && assert.Zero(t, now) &&
 		c.lostBy(t, cause)
 }
 
@@ -192,7 +194,7 @@ func some(all []*watched) []*watched {
 }
 
 // The mutex of a Session is held for ten TTLs, and etcd does not answer. Each context ends with the
-// trust in the lease, with the LostError of its own hold as the cause. Meanwhile Token, Err and
+// trust in the lease, with the LostError of its own hold as the cause. Meanwhile Status, Err and
 // Cause tell the truth.
 //
 //	0     8                 10                  29                   250

@@ -181,7 +181,7 @@ func (s *Storage) RenewLockLease(ctx context.Context, name string, _ time.Durati
 		return err
 	}
 	defer func() { s.in(l, hold, lost) }()
-	if hold.Held() {
+	if hold.Status().Held {
 		return nil
 	}
 	if lost == nil { // until the Unlock the Session lets none of its own calls in

@@ -25,7 +25,7 @@ func NewElector(mu *etcdlock.Mutex) (*Elector, error) {
 // asks etcd nothing. Otherwise its error is [etcdlock.ErrNotHeld] by errors.Is. A job may still run
 // when the lead is lost: let it work with mu.Context.
 func (e *Elector) IsLeader(context.Context) error {
-	if !e.mu.Held() {
+	if !e.mu.Status().Held {
 		return fmt.Errorf("etcdlockgocron: this process does not lead %q: %w", e.mu.Name(),
 			etcdlock.ErrNotHeld)
 	}

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -20,7 +19,7 @@ type lock interface {
 	Context(parent context.Context) context.Context
 	Token() int64
 	Key() string
-	Deadline() time.Time
+	Status() etcdlock.Status
 	Name() string
 	Close(ctx context.Context) error
 }
@@ -79,9 +78,9 @@ func (b *beside) Close(ctx context.Context) error   { return b.close(ctx) }
 func (b *beside) Context(parent context.Context) context.Context {
 	return b.hold.Load().Context(parent)
 }
-func (b *beside) Token() int64        { return b.hold.Load().Token() }
-func (b *beside) Deadline() time.Time { return b.hold.Load().Deadline() }
-func (b *beside) Name() string        { return b.name }
+func (b *beside) Token() int64            { return b.hold.Load().Token() }
+func (b *beside) Status() etcdlock.Status { return b.hold.Load().Status() }
+func (b *beside) Name() string            { return b.name }
 
 // Key is the key of the hold.
 func (b *beside) Key() string {

@@ -254,7 +254,7 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 
 // renewed notes how long the hold can be trusted now.
 func (h *holding) renewed() {
-	if until := h.mu.Deadline(); !until.IsZero() {
+	if until := h.mu.Status().Deadline; !until.IsZero() {
 		h.trusted.Store(&until)
 	}
 }

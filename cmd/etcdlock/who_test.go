@@ -253,7 +253,7 @@ func TestAPlaceInTheMiddleIsBroken(t *testing.T) {
 	require.Equal(t, exitGood, status)
 	require.NotContains(t, stdout, "anything else", "it was told the token")
 	require.Len(t, rows(strings.SplitAfter(stdout, "deleted")[1]), 2)
-	require.True(t, holder.Held())
+	require.True(t, holder.Status().Held)
 }
 
 func TestArgumentsThatMakeNoSense(t *testing.T) {

@@ -137,7 +137,7 @@ func (w *world) makes(c call, name string) {
 	w.count(what+": Err", one, func() { _ = of.Err() })
 	w.count(what+": Token", one, func() { r.Token() })
 	w.count(what+": Key", one, func() { r.Key() })
-	w.count(what+": Deadline", one, func() { r.Deadline() })
+	w.count(what+": Status", one, func() { r.Status() })
 	w.count(what+": SetInfo", one, func() { _ = r.SetInfo(of, "info") })
 	w.count(what+": Unlock", one, func() { _ = r.Unlock(ctx) })
 }

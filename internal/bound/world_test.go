@@ -52,7 +52,7 @@ type held interface {
 	Context(parent context.Context) context.Context
 	Token() int64
 	Key() string
-	Deadline() time.Time
+	Status() etcdlock.Status
 	SetInfo(ctx context.Context, info string) error
 }
 

@@ -83,7 +83,7 @@ func TestWaitersAndReadersAreRecalled(t *testing.T, w World) {
 	first := <-reads
 	Await(t, etcdlock.RecallFrom(first.Context(t.Context())), 1)
 	require.Equal(t, waiter.Token, first.Token())
-	require.Less(t, time.Until(first.Deadline()), time.Minute)
+	require.Less(t, time.Until(first.Status().Deadline), time.Minute)
 
 	_, err = rw.TryRLock(t.Context())
 	require.ErrorIs(t, err, etcdlock.ErrLocked)

@@ -336,7 +336,7 @@ func TestTheHoldsContextSaysWhyItEnded(t *testing.T, w World) {
 		require.ErrorIs(t, context.Cause(child), etcdlock.ErrUnlocked)
 		require.Zero(t, mu.Token())
 		require.Empty(t, mu.Key())
-		require.True(t, mu.Deadline().IsZero())
+		require.True(t, mu.Status().Deadline.IsZero())
 	})
 	t.Run("parent", func(t *testing.T) {
 		mu := NewMutex(t, client, "parent")
@@ -361,7 +361,7 @@ func TestTheHoldsContextSaysWhyItEnded(t *testing.T, w World) {
 		mu := NewMutex(t, client, "longest", etcdlock.WithMaxHold(longest))
 		require.NoError(t, mu.Lock(t.Context()))
 		ctx := mu.Context(parent)
-		require.LessOrEqual(t, time.Until(mu.Deadline()), longest)
+		require.LessOrEqual(t, time.Until(mu.Status().Deadline), longest)
 		<-ctx.Done()
 		require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrMaxHold)
 		WaitForLine(t, client, "longest", 0)

@@ -92,7 +92,7 @@ type election struct {
 var _ trillianElection = (*election)(nil)
 
 func (e *election) Await(ctx context.Context) error {
-	if e.hold != nil && e.hold.Held() {
+	if e.hold != nil && e.hold.Status().Held {
 		return nil
 	}
 	if err := e.Resign(ctx); err != nil { // a lost hold: the candidate queues again

@@ -72,7 +72,7 @@ func lead(ctx context.Context, mu *etcdlock.Mutex, work func(context.Context) er
 // ready is a readiness probe: 200 where the process leads. It costs etcd nothing.
 func ready(mu *etcdlock.Mutex) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		if !mu.Held() {
+		if !mu.Status().Held {
 			http.Error(w, "another one leads", http.StatusServiceUnavailable)
 			return
 		}
@@ -285,7 +285,7 @@ func leadAt(ctx context.Context, mu *etcdlock.Mutex, host string, h http.Handler
 // leading lets requests through while mu is held: a proxy may not know yet that it is not.
 func leading(mu *etcdlock.Mutex, h http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if !mu.Held() {
+		if !mu.Status().Held {
 			http.Error(w, "another one leads", http.StatusServiceUnavailable)
 			return
 		}

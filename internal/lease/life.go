@@ -18,7 +18,7 @@ import (
 // no call of the Session, however many there are. What else follows from the end of a life its hold
 // does later, with the Session's mutex. (Do not take the Session's mutex on the way from the send
 // of a renewal to the moved end of the trust, or from the timer to a context.
-// TestAHoldEndsInTimeWhoeverHoldsTheMutexOfItsSession.)
+// TestHoldsEndInTimeWhileTheSessionsMutexIsHeld.)
 //
 // Invariant: a life ends once, with the first cause. Its contexts are fixed from then on, and it is
 // among the ending ones of its lease until all of them have ended. So the lease can end them before

@@ -21,12 +21,12 @@ type contender interface {
 
 // A hold is what its holder believes to have from lock to unlock, or until ctx ends.
 type hold struct {
-	token    int64 // the create revision of its key
-	ctx      context.Context
-	deadline func() time.Time // until when the hold is certain; zero if the library does not say
-	unlock   func(ctx context.Context) error
-	setInfo  func(ctx context.Context, info string) error // nil if the hold has none
-	least    time.Duration                                // how long its name stays taken at least
+	token   int64 // the create revision of its key
+	ctx     context.Context
+	status  func() etcdlock.Status // zero if the library has none
+	unlock  func(ctx context.Context) error
+	setInfo func(ctx context.Context, info string) error // nil if the hold has none
+	least   time.Duration                                // how long its name stays taken at least
 
 	// The context of the call had ended before the work began: it is a hold of nobody.
 	late bool
@@ -77,7 +77,7 @@ type exclusive struct {
 
 // ours is what only this library's mutexes can do.
 type ours interface {
-	Deadline() time.Time
+	Status() etcdlock.Status
 	Do(ctx context.Context, fn func(ctx context.Context) error) error
 }
 
@@ -96,10 +96,10 @@ func (e exclusive) lock(ctx context.Context, try bool) (*hold, error) {
 
 // hold returns the hold of the caller, which has just locked.
 func (e exclusive) hold() *hold {
-	h := &hold{token: e.mu.Token(), ctx: e.mu.Hold(), deadline: noTime, unlock: e.mu.Unlock,
+	h := &hold{token: e.mu.Token(), ctx: e.mu.Hold(), status: noStatus, unlock: e.mu.Unlock,
 		least: e.least}
 	if mu, ok := e.mu.(ours); ok {
-		h.deadline = mu.Deadline
+		h.status = mu.Status
 	} else {
 		owner := e.mu.IsOwner() // which is how it tells
 		h.token = owner.GetCompare().GetCreateRevision()
@@ -184,7 +184,7 @@ func holdOf(h *etcdlock.Hold, err error) (*hold, error) {
 		return nil, err
 	}
 	own := h.Context(context.Background())
-	return &hold{token: h.Token(), ctx: own, deadline: h.Deadline, unlock: h.Unlock,
+	return &hold{token: h.Token(), ctx: own, status: h.Status, unlock: h.Unlock,
 		setInfo: h.SetInfo}, nil
 }
 
@@ -205,7 +205,7 @@ func within(
 			return nil
 		}
 		// Until fn has returned, inside ends with the hold only.
-		fn(&hold{token: token, ctx: inside, deadline: noTime})
+		fn(&hold{token: token, ctx: inside, status: noStatus})
 		if ctx.Err() != nil {
 			end()
 		}
@@ -215,5 +215,5 @@ func within(
 	return called, err
 }
 
-// noTime is the deadline of a hold whose library does not tell it.
-func noTime() time.Time { return time.Time{} }
+// noStatus is that of a hold whose library has none.
+func noStatus() etcdlock.Status { return etcdlock.Status{} }

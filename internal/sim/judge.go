@@ -634,7 +634,7 @@ func (j *judge) goneLocked(w *worker, name string, c *call) {
 // enters judges a lock that a worker was given.
 func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 	b := &belief{who: w, name: name, kind: c.kind, hold: h, began: time.Now()}
-	deadline := h.deadline()
+	deadline := h.status().Deadline
 	quiet := !j.faulty() && w.p.w.scenario != silent
 	j.cluster.Now(func(v fake.View) {
 		j.mu.Lock()

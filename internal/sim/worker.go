@@ -223,7 +223,7 @@ func (w *worker) leads(name string, wait time.Duration) {
 	bound := wait
 	err = candidate.Lead(ctx, func(inside context.Context) error {
 		token, _ := etcdlock.TokenFrom(inside)
-		b := judge.enters(w, name, &hold{token: token, ctx: inside, deadline: candidate.Deadline}, c)
+		b := judge.enters(w, name, &hold{token: token, ctx: inside, status: candidate.Status}, c)
 		judge.leads()
 		w.holds(b)
 		mu.Lock()
@@ -333,7 +333,7 @@ type leaving struct {
 
 // leaves gives a belief up, to unlock it.
 func (w *worker) leaves(b *belief) leaving {
-	l := leaving{w: w, b: b, deadline: b.hold.deadline()}
+	l := leaving{w: w, b: b, deadline: b.hold.status().Deadline}
 	l.whole = w.p.w.judge.leaves(b)
 	return l
 }

@@ -136,7 +136,9 @@ func RequireWhole(t *testing.T, mu *etcdlock.Mutex) {
 	require.NoError(t, mu.Context(context.Background()).Err())
 	require.NotZero(t, mu.Token())
 	require.NotEmpty(t, mu.Key())
-	require.True(t, mu.Deadline().After(time.Now()), "deadline %v is over", mu.Deadline())
+	now := mu.Status()
+	require.True(t, now.Held)
+	require.True(t, now.Deadline.After(time.Now()), "deadline %v is over", now.Deadline)
 }
 
 // RequireLost is the contrary of RequireWhole, for the context of a hold that was lost.
@@ -146,7 +148,7 @@ func RequireLost(t *testing.T, mu *etcdlock.Mutex, hold context.Context) {
 	require.ErrorIs(t, context.Cause(hold), etcdlock.ErrLost)
 	require.Zero(t, mu.Token())
 	require.Empty(t, mu.Key())
-	require.Zero(t, mu.Deadline())
+	require.Zero(t, mu.Status())
 }
 
 // RequireHolds requires all that a hold must say of itself while it is whole.
@@ -154,7 +156,7 @@ func RequireHolds(t *testing.T, h *etcdlock.Hold) {
 	t.Helper()
 	require.NoError(t, h.Context(context.Background()).Err())
 	require.NotZero(t, h.Token())
-	require.True(t, h.Deadline().After(time.Now()))
+	require.True(t, h.Status().Deadline.After(time.Now()))
 }
 
 // RequireEnded requires all that a hold must say of itself once it has ended.
@@ -162,5 +164,5 @@ func RequireEnded(t *testing.T, h *etcdlock.Hold) {
 	t.Helper()
 	require.Error(t, h.Context(context.Background()).Err())
 	require.Zero(t, h.Token())
-	require.Zero(t, h.Deadline())
+	require.Zero(t, h.Status())
 }

@@ -43,7 +43,7 @@ func holder(endpoint string) error {
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
 		return err
 	}
-	fmt.Println(ctx.Err(), mu.Token(), mu.Deadline().IsZero(), mu.Key() == "")
+	fmt.Println(ctx.Err(), mu.Token(), mu.Status().Deadline.IsZero(), mu.Key() == "")
 	fmt.Println(mu.Unlock(context.Background()))
 	return nil
 }

@@ -29,7 +29,7 @@ func requireRecalled(t *testing.T, mu *etcdlock.Mutex, hold context.Context, tok
 		context.Cause(hold))
 	require.Zero(t, mu.Token())
 	require.Empty(t, mu.Key())
-	require.Zero(t, mu.Deadline())
+	require.Zero(t, mu.Status().Deadline)
 }
 
 // The holder learns at once. The hold ends after the grace that was asked for, or after its
@@ -56,7 +56,7 @@ func TestTheKeyOfARecalledHoldGoesWithItsUnlock(t *testing.T) {
 				if row.ends > 0 {
 					tests.RequireWhole(t, mu)
 					require.Equal(t, token, mu.Token())
-					require.Equal(t, start.Add(row.ends), mu.Deadline())
+					require.Equal(t, start.Add(row.ends), mu.Status().Deadline)
 				}
 				require.Equal(t, row.ends, tests.EndsAfter(t, hold, start))
 				requireRecalled(t, mu, hold, token)
@@ -366,7 +366,7 @@ func TestMaxHoldGoesOnAfterARecall(t *testing.T) {
 			time.Sleep(tests.WatchedBy)
 			tests.Recall(t, etcd, row.grace)
 			synctest.Wait()
-			require.Equal(t, start.Add(row.ends), mu.Deadline())
+			require.Equal(t, start.Add(row.ends), mu.Status().Deadline)
 			require.Equal(t, row.ends, tests.EndsAfter(t, hold, start))
 			require.ErrorIs(t, context.Cause(hold), row.cause)
 			require.NoError(t, tests.SoonOr(t, next, "the next one does not get in"))

@@ -306,7 +306,7 @@ func TestSeveralNamesAreRecalledTogether(t *testing.T) {
 					tests.Recall(t, etcd, 3*time.Second)
 				}
 				require.True(t, tests.IsRecalled(hold))
-				require.Equal(t, start.Add(3*time.Second), h.Deadline())
+				require.Equal(t, start.Add(3*time.Second), h.Status().Deadline)
 				require.Equal(t, 3*time.Second, tests.EndsAfter(t, hold, start))
 				require.ErrorIs(t, context.Cause(hold), etcdlock.ErrRecalled)
 				time.Sleep(tests.TTL)

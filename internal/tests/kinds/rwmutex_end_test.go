@@ -318,27 +318,29 @@ func TestRDo(t *testing.T) {
 // Values that no constructor made, and holds that have ended, say so and do nothing.
 func TestAnRWMutexAndAHoldOfNothing(t *testing.T) {
 	ctx := context.Background()
-	for _, rw := range []*etcdlock.RWMutex{nil, {}} {
-		_, err := rw.RLock(ctx)
-		require.ErrorContains(t, err, "NewRWMutex")
-		_, err = rw.TryRLock(ctx)
-		require.ErrorContains(t, err, "NewRWMutex")
-		require.ErrorContains(t, rw.Close(ctx), "NewRWMutex")
-		require.Error(t, rw.Lock(ctx))
-		require.ErrorIs(t, rw.Unlock(ctx), etcdlock.ErrNotHeld)
-		require.Zero(t, rw.Token())
-		require.Empty(t, rw.Name()+rw.Key())
-		require.False(t, rw.Held())
-		require.ErrorIs(t, context.Cause(rw.Context(ctx)), etcdlock.ErrNotHeld)
-	}
+	rw := new(etcdlock.RWMutex)
+	_, err := rw.RLock(ctx)
+	require.ErrorContains(t, err, "NewRWMutex")
+	_, err = rw.TryRLock(ctx)
+	require.ErrorContains(t, err, "NewRWMutex")
+	fails := func(context.Context) error { panic("called") }
+	require.ErrorContains(t, rw.RDo(ctx, fails), "NewRWMutex")
+	require.ErrorContains(t, rw.TryRDo(ctx, fails), "NewRWMutex")
+	require.ErrorContains(t, rw.Close(ctx), "NewRWMutex")
+	require.Error(t, rw.Lock(ctx))
+	require.ErrorIs(t, rw.Unlock(ctx), etcdlock.ErrNotHeld)
+	require.Zero(t, rw.Status())
+	require.Zero(t, rw.Token())
+	require.Empty(t, rw.Name()+rw.Key())
+	require.ErrorIs(t, context.Cause(rw.Context(ctx)), etcdlock.ErrNotHeld)
 	for _, h := range []*etcdlock.Hold{nil, {}} {
 		require.ErrorIs(t, h.Unlock(ctx), etcdlock.ErrNotHeld)
 		require.Zero(t, h.Token())
-		require.Zero(t, h.Deadline())
+		require.Zero(t, h.Status())
 		require.Len(t, h.IsOwner(), 1)
 		require.ErrorIs(t, context.Cause(h.Context(ctx)), etcdlock.ErrNotHeld)
 	}
-	_, err := etcdlock.NewRWMutex(nil, "n")
+	_, err = etcdlock.NewRWMutex(nil, "n")
 	require.Error(t, err)
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := tests.SessionOf(t, etcd, "a")

@@ -24,7 +24,7 @@ func TestMaxHoldEndsTheHoldToTheInstantAndReleasesTheKey(t *testing.T) {
 				mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", etcdlock.WithMaxHold(most)), "n")
 				start := time.Now()
 				hold := tests.LockWithin(t, mu, time.Second)
-				require.False(t, mu.Deadline().After(start.Add(most)))
+				require.False(t, mu.Status().Deadline.After(start.Add(most)))
 				next := contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n")
 				entered := make(chan time.Duration, 1)
 				go func() {
@@ -203,7 +203,7 @@ func TestLockNeverReturnsNilAfterItsDeadline(t *testing.T) {
 				first := make(chan bool, 1)
 				go func() {
 					err := mu.Lock(context.Background())
-					held, until := mu.Token(), mu.Deadline()
+					held, until := mu.Token(), mu.Status().Deadline
 					if err != nil || held == 0 || !until.After(time.Now()) {
 						t.Errorf("release after %v: Lock returned %v, token %d, deadline %v from now",
 							time.Since(start), err, held, time.Until(until))

@@ -138,7 +138,7 @@ func TestTrustCountsFromTheSendInVirtualTime(t *testing.T) {
 				start := time.Now()
 				hold := tests.LockWithin(t, mu, 5*s)
 				if row.sent == 0 {
-					require.Equal(t, start.Add(21*s), mu.Deadline())
+					require.Equal(t, start.Add(21*s), mu.Status().Deadline)
 				}
 				require.Equal(t, row.sent+21*s, tests.EndsAfter(t, hold, start))
 				require.NotEmpty(t, etcd.Keys("n/"))

@@ -14,10 +14,10 @@ import (
 	"github.com/etcdlock/etcdlock/internal/tests"
 )
 
-// Readiness checks call Held: it agrees with Token, whatever ends the hold.
-func TestHeldIsWhetherThereIsAToken(t *testing.T) {
-	require.False(t, (*etcdlock.Mutex)(nil).Held())
-	require.False(t, new(etcdlock.Mutex).Held())
+// Readiness checks ask the Status: it is zero, as Token is, whatever ends the hold.
+func TestTheStatusIsZeroUnlessThereIsAHold(t *testing.T) {
+	require.Zero(t, (*etcdlock.Mutex)(nil).Status())
+	require.Zero(t, new(etcdlock.Mutex).Status())
 	forever := context.Background()
 	for name, row := range map[string]struct {
 		opts []etcdlock.Option
@@ -49,12 +49,15 @@ func TestHeldIsWhetherThereIsAToken(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				s := tests.SessionOf(t, etcd, "a")
 				mu := contract.MutexOf(t, s, "x", row.opts...)
-				require.False(t, mu.Held(), "before")
+				require.Zero(t, mu.Status(), "before")
 				require.NoError(t, mu.Lock(tests.Within(t, time.Second)))
-				require.True(t, mu.Held())
-				require.False(t, contract.MutexOf(t, s, "x").Held(), "another Mutex of the name")
+				now := mu.Status()
+				require.True(t, now.Held)
+				require.Equal(t, mu.Token(), now.Token)
+				require.Equal(t, mu.Key(), now.Key)
+				require.Zero(t, contract.MutexOf(t, s, "x").Status(), "another Mutex of the name")
 				require.NoError(t, row.end(&held{etcd: etcd, s: s, mu: mu}))
-				require.False(t, mu.Held(), "after")
+				require.Zero(t, mu.Status(), "after")
 				require.Zero(t, mu.Token())
 			})
 		})
@@ -75,31 +78,23 @@ func TestAHoldTellsItsGrantedTTLAndItsMargin(t *testing.T) {
 				etcd.MinTTL(16)
 				opts := append(row.opts, etcdlock.WithTTL(10*time.Second))
 				mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", opts...), "n")
-				requireNothing := func(when string) {
-					require.Zero(t, mu.TTL(), when)
-					require.Zero(t, mu.SafetyMargin(), when)
-				}
-				requireNothing("before Lock")
-
 				tests.LockWithin(t, mu, time.Second)
-				require.Equal(t, 16*time.Second, mu.TTL())
-				require.Equal(t, row.margin, mu.SafetyMargin())
-				require.Equal(t, time.Now().Add(mu.TTL()-mu.SafetyMargin()), mu.Deadline())
+				require.Equal(t, etcdlock.Status{
+					Held: true, Token: mu.Token(), Key: mu.Key(),
+					Deadline: time.Now().Add(16*time.Second - row.margin),
+					TTL:      16 * time.Second, SafetyMargin: row.margin,
+				}, mu.Status())
 				require.NoError(t, mu.Unlock(context.Background()))
-				requireNothing("after Unlock")
 
 				tests.LockWithin(t, mu, time.Second)
 				etcd.Cut("a")
 				time.Sleep(16 * time.Second)
-				requireNothing("after a loss")
+				require.Zero(t, mu.Status(), "after a loss")
 				etcd.Heal("a")
 				require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
 			})
 		})
 	}
-	var zero *etcdlock.Mutex
-	require.Zero(t, zero.TTL())
-	require.Zero(t, zero.SafetyMargin())
 }
 
 // A caller of Do can tell whether the work was begun, whatever else the error says.

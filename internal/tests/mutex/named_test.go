@@ -22,13 +22,13 @@ func TestALockByNameIsThatOfAMutex(t *testing.T) {
 		s, other := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b")
 		h, err := s.Lock(t.Context(), "n")
 		require.NoError(t, err)
-		require.True(t, h.Held())
 		require.Equal(t, []string{"n"}, h.Names())
 		require.Equal(t, etcd.Keys("n/"), []string{h.Key()})
 		require.Positive(t, h.Token())
-		require.Equal(t, tests.TTL, h.TTL())
-		require.Equal(t, tests.TTL/8, h.SafetyMargin())
-		require.Equal(t, time.Now().Add(tests.TTL-tests.TTL/8), h.Deadline())
+		require.Equal(t, etcdlock.Status{
+			Held: true, Token: h.Token(), Key: h.Key(), TTL: tests.TTL, SafetyMargin: tests.TTL / 8,
+			Deadline: time.Now().Add(tests.TTL - tests.TTL/8),
+		}, h.Status())
 
 		_, err = other.TryLock(t.Context(), "n")
 		locked, is := errors.AsType[*etcdlock.LockedError](err)
@@ -53,10 +53,9 @@ func TestALockByNameIsThatOfAMutex(t *testing.T) {
 		require.NoError(t, h.Unlock(t.Context()))
 		require.ErrorIs(t, context.Cause(hold), etcdlock.ErrUnlocked)
 		require.ErrorIs(t, h.Unlock(t.Context()), etcdlock.ErrNotHeld)
-		require.False(t, h.Held())
+		require.Zero(t, h.Status())
 		require.Empty(t, h.Key())
 		require.Equal(t, []string{"n"}, h.Names(), "it was of them")
-		require.Zero(t, h.TTL()+h.SafetyMargin())
 
 		// What Do does is done, and its error is the function's, or that of the loss.
 		full := errors.New("disk full")
@@ -84,7 +83,7 @@ func TestALockByNameIsThatOfAMutex(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, h.Token(), nested.Token())
 		require.NoError(t, nested.Unlock(t.Context()))
-		require.True(t, h.Held())
+		require.True(t, h.Status().Held)
 		require.NoError(t, h.Unlock(t.Context()))
 		h, err = s.Lock(t.Context(), "n", etcdlock.WithMaxHold(time.Second))
 		require.NoError(t, err)
@@ -148,9 +147,9 @@ func TestABadCallByNameIsAnErrorAtOnce(t *testing.T) {
 			require.EqualError(t, row.err, "etcdlock: "+row.op+": nil function")
 		}
 		require.Empty(t, etcd.Counts())
-		require.Zero(t, (*etcdlock.Hold)(nil).TTL()+(*etcdlock.Hold)(nil).SafetyMargin())
+		require.Zero(t, (*etcdlock.Hold)(nil).Status())
 		require.Empty(t, (*etcdlock.Hold)(nil).Names())
-		require.False(t, new(etcdlock.Hold).Held())
+		require.Zero(t, new(etcdlock.Hold).Status())
 	})
 }
 
@@ -240,7 +239,7 @@ func TestALockByNameNestsInOneOfSeveralNames(t *testing.T) {
 				require.Contains(t, h.Key(), name+"/")
 				require.Len(t, h.IsOwner(), 1)
 				require.NoError(t, h.Unlock(t.Context()))
-				require.True(t, all.Held())
+				require.True(t, all.Status().Held)
 			}
 		}
 		require.Equal(t, []string{"n", "o"}, all.Names())

@@ -252,7 +252,7 @@ func (c *contest) locksAndUnlocks(who, name string, mu *etcdlock.Mutex, wait tim
 		}
 		return
 	}
-	if until := mu.Deadline(); !until.After(time.Now()) {
+	if until := mu.Status().Deadline; !until.After(time.Now()) {
 		c.t.Errorf("%s: lock %q returned nil, deadline %v", who, name, until)
 	}
 	hold := mu.Context(context.Background())
@@ -273,7 +273,7 @@ func (c *contest) locksAndUnlocks(who, name string, mu *etcdlock.Mutex, wait tim
 		bound = time.Until(until)
 	}
 	start = time.Now()
-	certain := mu.Deadline().Add(contestTTL / 8) // its key is there until then
+	certain := mu.Status().Deadline.Add(contestTTL / 8) // its key is there until then
 	whole := c.leave(b)
 	err = mu.Unlock(ctx)
 	if took := time.Since(start); took > bound+soon {
