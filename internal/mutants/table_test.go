@@ -715,7 +715,7 @@ var mutants = []mutant{
 	{
 		name:    "the TTL is what was asked for",
 		why:     "The program knows the TTL that it asked for. But etcd may have granted a longer one, and then a crash blocks the others for longer.",
-		edits:   []edit{{"hold.go", `ttl: p.Lease.TTL`, `ttl: h.m.s.cfg.ttl`}},
+		edits:   []edit{{"hold.go", `TTL: p.Lease.TTL`, `TTL: h.m.s.cfg.ttl`}},
 		killers: []killer{inArea("mutex", "TestAHoldTellsItsGrantedTTLAndItsMargin")},
 	},
 	{
