@@ -146,12 +146,12 @@ func (a call) bounded(ctx context.Context) (
 ) {
 	m := a[0].m
 	stop := func() {}
-	most := m.cfg.acquireTimeout // 0: none
+	most, of := m.cfg.acquireTimeout, "WithAcquireTimeout" // 0: none
 	if _, bounded := ctx.Deadline(); a[0].Try && !bounded && (most == 0 || m.s.cfg.ttl < most) {
-		most = m.s.cfg.ttl
+		most, of = m.s.cfg.ttl, "a try without a deadline"
 	}
 	if most > 0 {
-		ctx, stop = context.WithTimeout(ctx, most)
+		ctx, stop = attempt.WithBound(ctx, most, of)
 	}
 	ctx, end := context.WithCancelCause(ctx)
 	done := m.s.etcd.Waits()

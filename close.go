@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"time"
 
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/queue"
 )
@@ -154,7 +156,7 @@ func (s *session) close(ctx context.Context) error {
 	defer cancel()
 	if ctx.Done() == nil {
 		ttl := s.leases.LongestTTL() // twice of which may be more than a Duration can say
-		ctx, cancel = context.WithDeadline(ctx, time.Now().Add(ttl).Add(ttl))
+		ctx, cancel = attempt.WithBound(ctx, ttl+min(ttl, math.MaxInt64-ttl), "a Close without a deadline")
 		defer cancel()
 	}
 
@@ -202,6 +204,7 @@ func (s *session) closesLocked(ctx context.Context) error {
 	s.mu.Unlock()
 	quiet := s.tasks.Idle()
 
+	var over error
 	select {
 	case <-quiet:
 	case <-ctx.Done():
@@ -210,6 +213,7 @@ func (s *session) closesLocked(ctx context.Context) error {
 		}
 		s.cancel() // makes every goroutine return
 		<-quiet
+		over = context.Cause(ctx)
 	}
 	s.cancel()
 
@@ -217,6 +221,9 @@ func (s *session) closesLocked(ctx context.Context) error {
 	defer s.mu.Unlock()
 	s.closing--
 	if err := cmp.Or(s.keys.LeftoverLocked(), s.leftoverErr); err != nil {
+		if over != nil && errors.Is(err, context.Canceled) { // by s.cancel
+			err = over
+		}
 		return closeUnconfirmed(err)
 	}
 	return nil
@@ -243,7 +250,8 @@ func (s *session) releaseContext(
 	ctx context.Context, ends func(*hold) bool, ifEnded time.Duration,
 ) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {
-		return context.WithTimeout(context.WithoutCancel(ctx), ifEnded)
+		const of = "a release whose context had ended"
+		return attempt.WithBound(context.WithoutCancel(ctx), ifEnded, of)
 	}
 	var outermost *holdContext
 	for c := holdContextOf(ctx); c != nil; c = c.outer() {
@@ -254,13 +262,14 @@ func (s *session) releaseContext(
 	if outermost == nil {
 		return ctx, func() {}
 	}
-	bound := time.Now().Add(s.releaseTime())
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(bound) {
-		bound = deadline
+	own := context.WithoutCancel(ctx)
+	stop := func() {}
+	if deadline, ok := ctx.Deadline(); ok {
+		own, stop = context.WithDeadline(own, deadline)
 	}
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), bound)
-	stop := context.AfterFunc(outermost.parent, cancel)
-	return ctx, func() { stop(); cancel() }
+	own, cancel := attempt.WithBound(own, s.releaseTime(), "a release whose context ends with the hold")
+	forget := context.AfterFunc(outermost.parent, cancel)
+	return own, func() { forget(); cancel(); stop() }
 }
 
 // releaseTime is how long a release may take if its context does not bound it.

@@ -151,13 +151,22 @@ func (e *LockedError) awaits() string {
 		waits = append(waits,
 			fmt.Sprintf("waits for the Unlock of a hold lost here (token %d)", e.lost))
 	case e.Ahead > 0 || e.delay == 0:
-		waits = append(waits, "held by "+e.Holder.label())
+		waits = append(waits, e.taken())
 	}
 	if e.delay > 0 {
 		waits = append(waits, fmt.Sprintf("etcd was set back, and a hold from before may last for %v",
 			e.delay.Round(time.Millisecond)))
 	}
 	return strings.Join(waits, "; ")
+}
+
+// taken is by whom the lock is held, or until when it is kept though its hold is over.
+func (e *LockedError) taken() string {
+	if until := e.Holder.Until; !until.IsZero() {
+		return fmt.Sprintf("kept until %s by %s, which has unlocked it",
+			until.UTC().Round(time.Millisecond).Format(time.RFC3339Nano), e.Holder.label())
+	}
+	return "held by " + e.Holder.label()
 }
 
 // lockedBehind is the LockedError of a call that is behind the contenders ahead in etcd's line, in

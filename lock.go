@@ -177,6 +177,9 @@ func (w request) nest(h *hold) (*hold, error) {
 	if !m.cfg.reentrant || w.Kind != h.claim.Kind {
 		return nil, failed("lock", m.name, ErrDeadlock)
 	}
+	if m.cfg.mustNotNest {
+		return nil, failed("lock", m.name, errors.New("WithMinHold is not for a Lock that nests"))
+	}
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,7 +39,7 @@ const (
 // names, and an option that is given directly to what cannot use it, as [WithHandoff] to a
 // Semaphore: the error names both. As a default of a [Session] it is ignored there.
 type SessionOption interface {
-	does() *setting
+	applyTo(c *config, to use) error
 }
 
 // An Option is a [SessionOption] that is also one of [Session.Mutex], [Session.RWMutex] and
@@ -55,7 +56,13 @@ type setting struct {
 	set  func(*config) error
 }
 
-func (s *setting) does() *setting { return s }
+// applyTo changes the config of what the option is given to.
+func (s *setting) applyTo(c *config, to use) error {
+	if s.not&to != 0 {
+		return fmt.Errorf("etcdlock: %s is not for %v", s.name, to)
+	}
+	return s.set(c)
+}
 
 // A lockSetting is a setting that is an Option.
 type lockSetting struct{ *setting }
@@ -71,6 +78,18 @@ func option(name string, not use, set func(*config) error) Option {
 func sessionOption(name string, set func(*config) error) SessionOption {
 	return &setting{name, 0, set}
 }
+
+// joined are options that are one.
+type joined []Option
+
+func (j joined) applyTo(c *config, to use) error { return apply("JoinOptions: ", c, to, j) }
+
+func (joined) ofLocks() {}
+
+// JoinOptions returns one Option that does what all of opts do, in their order. Use it for tables of
+// options, and to hand a []Option on to [New], which takes each [SessionOption]. An error in opts
+// is one of what the result is given to.
+func JoinOptions(opts ...Option) Option { return joined(slices.Clone(opts)) }
 
 // A use is what options are given to; several, where it says which of them have no use for one.
 type use uint8
@@ -100,6 +119,7 @@ type config struct {
 	reentrant      bool
 	maxHold        time.Duration // 0: none
 	minHold        time.Duration // 0: none
+	mustNotNest    bool          // minHold is not a Session's default
 	acquireTimeout time.Duration // 0: none
 	info           string        // for programs that watch
 	handoff        int           // 0: strict order
@@ -229,7 +249,7 @@ func WithMaxHold(d time.Duration) Option {
 // As a default of a Session it does not count for these, nor for [Session.LockAll].
 func WithMinHold(d time.Duration) Option {
 	return option("WithMinHold", forRWMutex|forSemaphore, func(c *config) error {
-		c.minHold = d
+		c.minHold, c.mustNotNest = d, true
 		if d > maxTTL {
 			return fmt.Errorf("etcdlock: WithMinHold(%v): above etcd's limit of %v", d, maxTTL)
 		}
@@ -325,19 +345,27 @@ func positive(option string, d time.Duration) error {
 	return nil
 }
 
-// configure returns c changed by opts, which are given to something, checked as a whole.
-func configure[O SessionOption](c config, to use, opts []O) (config, error) {
+// apply changes c by opts, which are given to something. of is the prefix of an error about one
+// that is nil.
+func apply[O SessionOption](of string, c *config, to use, opts []O) error {
 	for i, opt := range opts {
 		if any(opt) == nil {
-			return c, fmt.Errorf("etcdlock: option %d is nil", i+1)
+			return fmt.Errorf("etcdlock: %soption %d is nil", of, i+1)
 		}
-		s := opt.does()
-		if s.not&to != 0 {
-			return c, fmt.Errorf("etcdlock: %s is not for %v", s.name, to)
+		if err := opt.applyTo(c, to); err != nil {
+			return err
 		}
-		if err := s.set(&c); err != nil {
-			return c, err
-		}
+	}
+	return nil
+}
+
+// configure returns c changed by opts, which are given to something, checked as a whole.
+func configure[O SessionOption](c config, to use, opts []O) (config, error) {
+	if err := apply("", &c, to, opts); err != nil {
+		return c, err
+	}
+	if to == forSession {
+		c.mustNotNest = false
 	}
 	if c.margin >= c.ttl {
 		return c, fmt.Errorf("etcdlock: safety margin %v is not below the TTL %v", c.margin, c.ttl)

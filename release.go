@@ -162,7 +162,7 @@ func (h *hold) releaseLocked(until time.Time) *release {
 func (r *release) send(ctx context.Context) error {
 	s := r.h.m.s
 	if ctx.Done() == nil {
-		bounded, cancel := context.WithTimeout(ctx, s.releaseTime())
+		bounded, cancel := attempt.WithBound(ctx, s.releaseTime(), "a release without a deadline")
 		defer cancel()
 		ctx = bounded
 	}
@@ -218,14 +218,16 @@ func (r *release) unconfirmed(reasons ...error) error {
 // whyUntold is why the outcome of a release is unknown: etcd's error alone, or that and the
 // end of ctx.
 func whyUntold(ctx context.Context, done etcd.Outcome) (reasons []error) {
-	if done.Err == nil {
+	cause := context.Cause(ctx)
+	switch {
+	case done.Err == nil:
 		return nil
+	case ctx.Err() == nil:
+		return []error{done.Err}
+	case errors.Is(cause, done.Err): // it says more
+		return []error{cause}
 	}
-	reasons = append(reasons, done.Err)
-	if ctx.Err() != nil {
-		reasons = append(reasons, context.Cause(ctx))
-	}
-	return reasons
+	return []error{done.Err, cause}
 }
 
 // answered has the ticket judge the answer to a release, and notes what happened to the key and

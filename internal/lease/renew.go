@@ -259,7 +259,7 @@ func (l *Lease) verdictLocked() verdict {
 // has stopped.
 func (k *keeper) renew(r keepalive.Renewal) {
 	p, started := k.pool, r.Sent
-	bounded, cancel := context.WithTimeout(k.ctx, min(k.TTL/4*3, k.plan.Span))
+	bounded, cancel := attempt.WithBound(k.ctx, min(k.TTL/4*3, k.plan.Span), "a renewal")
 	defer cancel()
 	unreachable := p.etcd.CancelWhenUnreachable(bounded, cancel)
 	epoch := p.etcd.Epoch()
@@ -276,8 +276,12 @@ func (k *keeper) renew(r keepalive.Renewal) {
 		k.trusts(func(t *trust.Trust) { t.Drop(sent) })
 	}
 	cancel()
-	if cut := <-unreachable; err != nil && cut {
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	switch cut := <-unreachable; {
+	case err != nil && cut:
 		err = attempt.ErrUnreachable
+	case ended && errors.Is(context.Cause(bounded), context.DeadlineExceeded):
+		err = context.Cause(bounded)
 	}
 	if err == nil {
 		p.etcd.Alive()
@@ -318,7 +322,7 @@ func (l *Lease) confirmed(
 // relies on a lease that has no key. If no answer comes, the next renewal may do better.
 func (k *keeper) ask(sent *trust.Attempt) error {
 	p := k.pool
-	ctx, cancel := context.WithTimeout(k.ctx, p.etcd.Timeout())
+	ctx, cancel := attempt.WithBound(k.ctx, p.etcd.Timeout(), "a read after a renewal")
 	defer cancel()
 	key := k.key()
 	if key == "" {

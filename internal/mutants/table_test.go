@@ -835,7 +835,8 @@ var mutants = []mutant{
 	{
 		name: "Unlock is bound to the context that has ended",
 		why:  "A function should not outlive its context. But defer mu.Unlock(ctx) after a cancelled request is the common case (rule 7).",
-		edits: []edit{{"close.go", `		return context.WithTimeout(context.WithoutCancel(ctx), ifEnded)
+		edits: []edit{{"close.go", `		const of = "a release whose context had ended"
+		return attempt.WithBound(context.WithoutCancel(ctx), ifEnded, of)
 `, `		return ctx, func() {}
 `}},
 		killers: []killer{inContract("TestUnlockWorksWithAnEndedContext")},

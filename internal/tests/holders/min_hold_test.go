@@ -261,6 +261,64 @@ func TestWhoHasNoUseForALeastTime(t *testing.T) {
 	})
 }
 
+// A Lock that nests is part of the hold around it, which alone has a least time: to ask for another
+// one is an error. The default of a Session counts for the hold around it.
+func TestALockThatNestsHasNoLeastTimeOfItsOwn(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithReentrancy(), etcdlock.WithMinHold(least))
+		outer, err := s.Lock(t.Context(), "n")
+		require.NoError(t, err)
+		inside := outer.Context(t.Context())
+		told := tests.CallsSince(etcd)
+		const refused = `etcdlock: lock "n": WithMinHold is not for a Lock that nests`
+		opt := etcdlock.JoinOptions(etcdlock.WithMinHold(time.Second))
+		_, err = s.Lock(inside, "n", opt)
+		require.EqualError(t, err, refused)
+		_, err = s.TryLock(inside, "n", opt)
+		require.EqualError(t, err, refused)
+		err = s.Do(inside, "n", func(context.Context) error { panic("called") }, opt)
+		require.EqualError(t, err, refused)
+		require.ErrorIs(t, err, etcdlock.ErrNotRun)
+		require.EqualError(t, contract.MutexOf(t, s, "n", opt).Lock(inside), refused)
+		require.True(t, outer.Status().Held)
+
+		nested, err := s.Lock(inside, "n", etcdlock.WithOwner("b"))
+		require.NoError(t, err)
+		require.NoError(t, nested.Unlock(t.Context()))
+		require.NoError(t, contract.MutexOf(t, s, "n").Lock(inside))
+		tests.Costs(t, told, "", 0)
+	})
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		mu, err := etcdlock.New(etcd.Client("a"), "n", etcdlock.WithReentrancy(),
+			etcdlock.WithMinHold(time.Second))
+		require.NoError(t, err)
+		hold := tests.LockWithin(t, mu, time.Second)
+		require.ErrorContains(t, mu.Lock(hold), "WithMinHold is not for a Lock that nests")
+		require.NoError(t, mu.Close(context.Background()))
+	})
+}
+
+// A call that a name refuses whose hold is over says until when it is taken.
+func TestANameThatIsOnlyKeptIsNotToldToBeHeld(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		h, err := s.Lock(t.Context(), "n", etcdlock.WithMinHold(time.Hour))
+		require.NoError(t, err)
+		until := time.Now().Add(time.Hour)
+		require.NoError(t, h.Unlock(t.Context()))
+		kept := fmt.Sprintf("kept until %s by a (", until.UTC().Format(time.RFC3339Nano))
+		for _, who := range []*etcdlock.Session{s, tests.SessionOf(t, etcd, "b")} {
+			err := contract.MutexOf(t, who, "n").TryLock(t.Context())
+			require.ErrorIs(t, err, etcdlock.ErrLocked)
+			require.ErrorContains(t, err, `etcdlock: lock "n": `+kept)
+			require.NotContains(t, err.Error(), "held by")
+			err = contract.MutexOf(t, who, "n").Lock(tests.Within(t, time.Second))
+			require.ErrorIs(t, err, etcdlock.ErrLocked)
+			require.ErrorContains(t, err, `etcdlock: lock "n": 2nd in line, `+kept)
+		}
+	})
+}
+
 // A name may have any text, and stay taken for as long as etcd can keep a lease.
 func TestAnyNameStaysTakenForAnyTime(t *testing.T) {
 	for _, name := range []string{"a:b", "a/b c:é/7:x", " ",

@@ -343,3 +343,23 @@ func TestOneAnswerPerPeriodKeepsTheHold(t *testing.T) {
 		})
 	}
 }
+
+// A renewal without an answer says for how long it has waited.
+func TestARenewalWithoutAnAnswerSaysHowLongItMayTake(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		failed := make(chan error, 100)
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
+			RenewalFailed: func(_ context.Context, e etcdlock.RenewalFailedEvent) { failed <- e.Err },
+		}))
+		mu := contract.MutexOf(t, s, "n")
+		hold := tests.LockWithin(t, mu, time.Second)
+		etcd.Cut("a")
+		<-hold.Done()
+		err := <-failed
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Regexp(t, `^the bound of a renewal, [\d.]+m?s, is over: context deadline exceeded$`,
+			err.Error())
+		etcd.Heal("a")
+		require.ErrorIs(t, mu.Unlock(t.Context()), etcdlock.ErrLost)
+	})
+}

@@ -33,6 +33,8 @@ func TestALockedErrorIsErrLockedAndTellsWho(t *testing.T) {
 	byItsProcess := labelled
 	byItsProcess.Owner = "api-7:1234" // the default
 	foreign := etcdlock.Contender{Name: "orders/42", Key: "orders/42/694d"}
+	kept := holder
+	kept.Until = time.Date(2026, 11, 27, 6, 30, 0, 250_600_000, time.FixedZone("", 3600))
 	for text, e := range map[string]*etcdlock.LockedError{
 		`etcdlock: lock "orders/42": held by api-7:1234`: {Name: "orders/42", Holder: holder,
 			Ahead: 1},
@@ -46,6 +48,8 @@ func TestALockedErrorIsErrLockedAndTellsWho(t *testing.T) {
 			Ahead: 1},
 		`etcdlock: lock "orders/42": held by "orders/42/694d"`: {Name: "orders/42", Holder: foreign,
 			Ahead: 1},
+		`etcdlock: lock "orders/42": kept until 2026-11-27T05:30:00.251Z by api-7:1234, which has ` +
+			`unlocked it, 1 waiting`: {Name: "orders/42", Holder: kept, Ahead: 2},
 		`etcdlock: lock "a\nb": held by api-7:1234`: {Name: "a\nb",
 			Holder: holder, Ahead: 1},
 	} {
@@ -58,6 +62,90 @@ func TestALockedErrorIsErrLockedAndTellsWho(t *testing.T) {
 		require.Same(t, e, as)
 	}
 	require.NotPanics(t, func() { _ = new(etcdlock.LockedError).Error() })
+}
+
+// An error of a bound that is the library's own, and not the caller's, says of what and how long.
+func TestABoundOfTheLibrarySaysWhoseItIs(t *testing.T) {
+	forever := context.Background()
+	ended, cancel := context.WithCancel(forever)
+	cancel()
+	for name, row := range map[string]struct {
+		most time.Duration
+		of   string
+		held bool
+		call func(s *etcdlock.Session, mu *etcdlock.Mutex) error
+		opts []etcdlock.SessionOption
+	}{
+		"TryLock": {tests.TTL, "a try without a deadline", false,
+			func(_ *etcdlock.Session, mu *etcdlock.Mutex) error { return mu.TryLock(forever) }, nil},
+		"TryLockAll with a bound": {time.Second, "WithAcquireTimeout", false,
+			func(s *etcdlock.Session, _ *etcdlock.Mutex) error {
+				_, err := s.TryLockAll(forever, "n", "o")
+				return err
+			}, []etcdlock.SessionOption{etcdlock.WithAcquireTimeout(time.Second)}},
+		"Lock with a bound": {time.Minute, "WithAcquireTimeout", false,
+			func(_ *etcdlock.Session, mu *etcdlock.Mutex) error { return mu.Lock(forever) },
+			[]etcdlock.SessionOption{etcdlock.WithAcquireTimeout(time.Minute)}},
+		"Unlock": {5 * time.Second, "a release without a deadline", true,
+			func(_ *etcdlock.Session, mu *etcdlock.Mutex) error { return mu.Unlock(forever) }, nil},
+		"Unlock with a context that has ended": {5 * time.Second, "a release whose context had ended", true,
+			func(_ *etcdlock.Session, mu *etcdlock.Mutex) error { return mu.Unlock(ended) }, nil},
+		"Unlock with a context of the hold": {5 * time.Second, "a release whose context ends with the hold",
+			true, func(_ *etcdlock.Session, mu *etcdlock.Mutex) error {
+				long, cancel := context.WithTimeout(mu.Context(forever), time.Minute)
+				defer cancel()
+				return mu.Unlock(long)
+			}, nil},
+		"Close with a context that has ended": {50 * time.Millisecond, "a release whose context had ended",
+			true, func(s *etcdlock.Session, _ *etcdlock.Mutex) error { return s.Close(ended) }, nil},
+		"Close": {2 * tests.TTL, "a Close without a deadline", true,
+			func(s *etcdlock.Session, _ *etcdlock.Mutex) error { return s.Close(forever) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := tests.SessionOf(t, etcd, "a", row.opts...)
+				mu := contract.MutexOf(t, s, "n")
+				if row.held {
+					tests.LockWithin(t, mu, time.Second)
+				}
+				etcd.Cut("a")
+				began := time.Now()
+				err := row.call(s, mu)
+				require.Equal(t, row.most, time.Since(began))
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				bound := fmt.Sprintf("the bound of %s, %v, is over: context deadline exceeded",
+					row.of, row.most)
+				require.Equal(t, 1, strings.Count(err.Error(), bound), "%v", err)
+				require.Equal(t, 1, strings.Count(err.Error(), "deadline exceeded"), "%v", err)
+			})
+		})
+	}
+}
+
+// A bound of the caller's that ends sooner is not called the library's.
+func TestABoundOfTheCallerIsNotTheLibrarys(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithAcquireTimeout(time.Minute))
+		mu := contract.MutexOf(t, s, "n")
+		tests.LockWithin(t, mu, time.Second)
+		etcd.Cut("a")
+		for _, call := range []func(ctx context.Context) error{
+			func(ctx context.Context) error { return contract.MutexOf(t, s, "o").Lock(ctx) },
+			func(ctx context.Context) error { return contract.MutexOf(t, s, "o").TryLock(ctx) },
+			func(ctx context.Context) error {
+				soon, cancel := context.WithTimeout(mu.Context(ctx), time.Second/2)
+				defer cancel()
+				return mu.Unlock(soon)
+			},
+			s.Close,
+		} {
+			soon, cancel := context.WithTimeout(context.Background(), time.Second)
+			err := call(soon)
+			cancel()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NotContains(t, err.Error(), "the bound of")
+		}
+	})
 }
 
 func TestALostErrorIsErrLostAndItsReason(t *testing.T) {

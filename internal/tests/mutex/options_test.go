@@ -8,8 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
 // An option does not compile for what cannot use it, where its type can tell: the options of a
@@ -19,6 +23,7 @@ func TestAnOptionOfALeaseDoesNotCompileForALockOfASession(t *testing.T) {
 		`s.Mutex("n", etcdlock.WithOwner("me"))`,
 		`etcdlock.New(nil, "n", etcdlock.WithOwner("me"))`,
 		`etcdlock.NewSession(nil, etcdlock.WithTTL(1), etcdlock.WithOwner("me"))`,
+		`etcdlock.NewSession(nil, etcdlock.WithTTL(1), etcdlock.JoinOptions([]etcdlock.Option{}...))`,
 	)
 	require.NoError(t, err, out)
 
@@ -27,6 +32,7 @@ func TestAnOptionOfALeaseDoesNotCompileForALockOfASession(t *testing.T) {
 		`s.RWMutex("n", etcdlock.WithSafetyMargin(1))`,
 		`s.Semaphore("n", 1, etcdlock.WithSafetyMargin(1))`,
 		`etcdlock.New(nil, "n", func() {})`,
+		`s.Mutex("n", etcdlock.JoinOptions(etcdlock.WithTTL(1)))`,
 	}
 	out, err = build(t, not...)
 	require.Error(t, err)
@@ -34,6 +40,54 @@ func TestAnOptionOfALeaseDoesNotCompileForALockOfASession(t *testing.T) {
 		require.Regexp(t, fmt.Sprintf(`(?m)p\.go:%d:.*does not implement etcdlock\.(Session)?Option`,
 			firstCall+i), out)
 	}
+}
+
+// JoinOptions does what its options do in its place, also as a part of another one.
+func TestJoinedOptionsAreOne(t *testing.T) {
+	client := fake.NewServer().Client("a")
+	s, err := etcdlock.NewSession(client, etcdlock.WithOwner("session"))
+	require.NoError(t, err)
+	join := etcdlock.JoinOptions
+	both := []etcdlock.Option{etcdlock.WithOwner("first"), etcdlock.WithInfo("info")}
+	joined := join(both...)
+	both[0] = etcdlock.WithOwner("changed")
+	for name, row := range map[string]struct {
+		opts        []etcdlock.Option
+		owner, info string
+	}{
+		"none":            {[]etcdlock.Option{join()}, "session", ""},
+		"two":             {[]etcdlock.Option{joined}, "first", "info"},
+		"a later one":     {[]etcdlock.Option{joined, etcdlock.WithOwner("last")}, "last", "info"},
+		"an earlier one":  {[]etcdlock.Option{etcdlock.WithOwner("last"), joined}, "first", "info"},
+		"one within them": {[]etcdlock.Option{join(join(joined), etcdlock.WithInfo(""))}, "first", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, err := s.Lock(t.Context(), name, row.opts...)
+			require.NoError(t, err)
+			holders, err := etcdlock.Holders(t.Context(), client, name)
+			require.NoError(t, err)
+			require.Equal(t, row.owner, holders[0].Owner)
+			require.Equal(t, row.info, holders[0].Info)
+			require.NoError(t, h.Unlock(t.Context()))
+		})
+	}
+	mu, err := etcdlock.New(client, "n", etcdlock.WithTTL(time.Minute), join(etcdlock.WithOwner("me")))
+	require.NoError(t, err)
+	require.NoError(t, mu.Close(t.Context()))
+
+	for text, opt := range map[string]etcdlock.Option{
+		"etcdlock: JoinOptions: option 2 is nil":          join(etcdlock.WithInfo(""), nil),
+		"etcdlock: WithMaxHold(0s): not positive":         join(join(etcdlock.WithMaxHold(0))),
+		"etcdlock: WithHandoff is not for a Semaphore":    join(etcdlock.WithHandoff(1)),
+		"etcdlock: WithMinHold is not for a Semaphore":    join(join(), etcdlock.WithMinHold(time.Second)),
+		`etcdlock: WithOwner(""): empty label`:            join(etcdlock.WithOwner("")),
+		"etcdlock: WithRecall(-1s): not positive":         join(etcdlock.WithRecall(-time.Second)),
+		"etcdlock: WithReentrancy is not for a Semaphore": join(etcdlock.WithReentrancy()),
+	} {
+		_, err := s.Semaphore("n", 1, opt)
+		require.EqualError(t, err, text)
+	}
+	require.NoError(t, s.Close(t.Context()))
 }
 
 // firstCall is the line of the first call that build builds.
