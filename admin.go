@@ -13,9 +13,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/queue"
 )
 
-// A Contender is one place in the line for a lock: a holder, or a waiter.
-// Of contenders of other programs (etcd's own concurrency.Mutex, etcdctl lock) Owner,
-// Host, PID and Since are not known, and zero.
+// A Contender is one place in the line for a lock: a holder, or a waiter. Of contenders of other
+// programs (etcd's own concurrency.Mutex, etcdctl lock) Owner, Host, PID and Since are zero.
 type Contender struct {
 	Name  string // of the lock
 	Key   string // in etcd
@@ -24,21 +23,18 @@ type Contender struct {
 	PID   int    // of the process, on its host
 	// Token is the create revision of Key: the place in line, and the fencing token of a holder.
 	Token int64
-	// Lease is the lease of Key. Key goes with it: in client.TimeToLive(ctx, Lease) seconds if it
-	// is not renewed.
+	// Lease is the lease of Key, which goes with it.
 	Lease clientv3.LeaseID
 	Since time.Time // when it queued, by its own clock
-	// Until is until when the lock stays taken though its hold is over, by the clock of the process
-	// that has unlocked it before its WithMinHold was over. It is zero for a hold that goes on, and
-	// for a waiter.
+	// Until is until when the lock stays taken though its hold is over (see [WithMinHold]), by the
+	// clock of the process that has unlocked it. It is zero for a hold that goes on, and for a waiter.
 	Until time.Time
 	Mode  Mode // how it holds the lock, or will hold it
-	// Holds reports whether it held the lock at that time: whether no contender stood before it for
-	// which it has to wait. Several readers may hold it, and several permits.
+	// Holds reports whether it held the lock at that time: several readers may, and several permits.
 	Holds bool
 	Info  string // see WithInfo, and Mutex.SetInfo
-	// Self reports whether a Session of this process has put Key, or is about to. It is false once
-	// Key has outlasted its hold; see Until.
+	// Self reports whether a Session of this process has put Key, or is about to, and it has not
+	// outlasted its hold.
 	Self bool
 }
 
@@ -85,14 +81,13 @@ func (c Contender) label() string {
 	}
 }
 
-// Break deletes exactly the key of c, whichever program made it, so that the next waiter in
-// line gets in. It returns nil if the key is gone, now or already. It compares the create
-// revision, so it never touches a newer key, not even one of the same name.
+// Break deletes exactly the key of c, whichever program made it, so that the next waiter in line
+// gets in. It returns nil if the key is gone, now or already. It compares the create revision, so
+// it never touches a newer key, not even one of the same name.
 //
-// The broken holder learns it within milliseconds, or about a second later if it has
-// just begun to hold. Its Unlock then returns ErrLost. Until it learns, two contenders may
-// believe that they hold the lock, and only the fencing token protects. After an error the key
-// may or may not be there: call Break again.
+// The broken holder learns it within milliseconds, or about a second later if it has just begun to
+// hold: until then two may believe that they hold the lock, and only the fencing token protects.
+// Its Unlock returns ErrLost. After an error the key may or may not be there: call Break again.
 func Break(ctx context.Context, kv clientv3.KV, c Contender) error {
 	if err := checkContender(ctx, kv, "break", c); err != nil {
 		return err

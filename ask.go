@@ -18,29 +18,20 @@ import (
 )
 
 // WithAsk makes the waits of Lock, RLock, Acquire, LockAll, Do, Lead and their like ask the holder
-// to give way: while it lasts, such a wait recalls with r, as [Recall] does, each contender that
-// holds before it, once a hold. It asks those that hold when it queues, and later ones as they
-// begin to hold. Of several readers or permits it asks all, the first 1,000 if they are more. It
-// does not ask a contender that only waits, nor a holder that does not listen (see [WithRecall]).
-// It asks a hold of the same Session, too, without a request. Nothing is overtaken: the wait keeps
-// its place, and gets in once the holder has unlocked.
+// to give way: a wait sends r, as [Recall] does, once to each holder ahead of it. Nothing is
+// overtaken: the wait keeps its place, and gets in once the holder has unlocked.
 //
-// TryLock and its like ask no contender. A Semaphore's wait for one permit asks all that hold one.
-// Of the waits of a Session, the one with the shortest grace asks for all. A wait with other
-// waiters before it lets these ask a later holder first: it asks 0.1 s after the hold has begun, or
-// 2 s in a line of 1,000, if none of them has.
+// It asks those that hold when it queues, and later ones as they begin to hold: all of several
+// readers or permits, up to 1,000. It asks a hold of the same Session without a request. It does
+// not ask a contender that only waits, nor a holder that does not listen (see [WithRecall]).
+// TryLock and its like ask no contender.
 //
 // The wait does not depend on the requests: they are sent in the background, end with the wait and
-// with Close, and a failure is logged at Warn. An invalid r is an error of what is given the
-// option: a negative Grace, or a By or Reason that is too long or not valid UTF-8.
+// with Close, and a failure is logged at Warn. An r with a negative Grace, or a By or Reason that
+// is too long or not valid UTF-8, is an invalid value.
 //
-// Without a wait it costs nothing. All waits of a Session for a name, however many, have one
-// goroutine that follows the holders for them: it costs a watch and a read of a few keys, again for
-// each later holder, and a transaction now and then in case an event was lost (after 1.5 s at
-// first, once in a TTL and a third in the end, and less often in a long line). A request is one
-// transaction more. Of many Sessions that wait one writes it; others that have read before that
-// send a transaction that changes nothing. While etcd does not answer, a request is sent three
-// times at first, and once more after each of these checks.
+// All waits of a Session for a name share a goroutine, a watch and a few reads, and ask with the
+// shortest grace of theirs. docs/how-it-works.md has more.
 func WithAsk(r RecallRequest) Option {
 	return option("WithAsk", 0, func(c *config) error {
 		request := r.line(uuid.NewString())

@@ -16,19 +16,20 @@ import (
 // closeGrace is how long Close takes if its context ended before the call.
 const closeGrace = 50 * time.Millisecond
 
-// Close ends the hold, if there is one, with everything that nests in it (its context ends with
-// the cause [ErrClosed]), and releases its key, also a lingering one. Waiting calls of
-// Lock return [ErrClosed]. From then on Lock and TryLock return ErrClosed and Unlock returns
-// ErrNotHeld. A Mutex from [New] gives its lease back and has no goroutine left; a
-// Session's Mutex leaves the Session as it is.
+// Close ends the hold, if there is one, with everything that nests in it, and releases its key,
+// also a lingering one. The hold's context ends with the cause [ErrClosed], and waiting calls of
+// Lock return ErrClosed.
 //
-// It returns nil if its hold left nothing behind, and when the Mutex was closed before. If
-// another call is closing it or its Session, Close waits for that call within ctx and returns
-// its result. (Keys of waits that it ended are removed in the background.) An error that is
-// [ErrUnconfirmed] says that etcd did not confirm before ctx ended, or in the time that an
-// Unlock has if ctx never ends; what is left goes
-// within the TTL. If ctx ended before the call, Close takes 50 ms at most. After a nil
-// ctx nothing has happened.
+// From then on Lock and TryLock return ErrClosed and Unlock returns [ErrNotHeld]. A Mutex from
+// [New] gives its lease back and has no goroutine left; a Session's Mutex leaves the Session as it
+// is.
+//
+// It returns nil if its hold left nothing behind, and when the Mutex was closed before. (Keys of
+// waits that it ended are removed in the background.) [ErrUnconfirmed] says that etcd did not
+// confirm in time: what is left goes within the TTL. The bound is the end of ctx, or that of an
+// Unlock if ctx never ends, or 50 ms if ctx ended before the call. If another call is closing the
+// Mutex or its Session, Close waits for that and returns its result. After a nil ctx nothing has
+// happened.
 func (m *Mutex) Close(ctx context.Context) error {
 	if err := m.check(); err != nil {
 		return err

@@ -62,10 +62,12 @@ func TokenFrom(ctx context.Context) (token int64, ok bool) {
 }
 
 // RecallFrom returns a channel that is closed once the innermost hold that ctx came from is
-// recalled. The holder then has the grace of the request to come to a good point and unlock;
-// [Mutex.Status], or [Hold.Status], says until when. It is nil, and a receive from it blocks
-// for ever, if ctx comes from no hold, or from one that does not listen (see [WithRecall]). The
-// channel stays as it is when the hold ends otherwise: wait for the end of ctx, too.
+// recalled. The holder then has the grace of the request, up to the Deadline of its [Status], to
+// come to a good point and unlock.
+//
+// The channel stays as it is when the hold ends otherwise: wait for the end of ctx, too. It is nil,
+// and a receive from it blocks for ever, if ctx comes from no hold, or from one that does not
+// listen (see [WithRecall]).
 func RecallFrom(ctx context.Context) <-chan struct{} {
 	if ctx == nil {
 		return nil

@@ -16,19 +16,19 @@ import (
 
 // The sentinels of this package, for use with [errors.Is].
 var (
-	// ErrLocked says that another contender holds the lock, or is ahead of the
-	// caller. It comes as a [*LockedError]. Try again later, or use Lock.
+	// ErrLocked says that another contender holds the lock, or is ahead of the caller. It comes as a
+	// [*LockedError]. Try again later, or use Lock.
 	ErrLocked = errors.New("etcdlock: locked by another")
 
-	// ErrNotHeld says that the Mutex or [Hold] holds nothing: Unlock without a Lock, or
-	// after another Unlock or Close, or the cause of the context of a lock that is not held.
-	// It is a bug in the program, and nothing else has happened.
+	// ErrNotHeld says that the Mutex or [Hold] holds nothing: Unlock without a Lock, or after another
+	// Unlock or Close, or the cause of the context of a lock that is not held. It is a bug in the
+	// program, and nothing else has happened.
 	ErrNotHeld = errors.New("etcdlock: not held")
 
-	// ErrLost says that the hold ended before its release, so another contender may
-	// have held the lock meanwhile. It comes as a [*LostError]. Treat the work done
-	// in the critical section as unprotected from the moment of the loss. Unlock a lost
-	// hold, too: until then its Session lets no other of its goroutines in.
+	// ErrLost says that the hold ended before its release, so another contender may have held the lock
+	// meanwhile. It comes as a [*LostError]. The work in the critical section was not protected from
+	// the moment of the loss. Unlock a lost hold, too: until then its Session lets no other of its
+	// goroutines in.
 	ErrLost = errors.New("etcdlock: lost")
 
 	// ErrUnconfirmed says that etcd did not confirm a release in time. The
@@ -43,33 +43,29 @@ var (
 	// [WithMaxHold], and the reason of the [*LostError] that Unlock returns then.
 	ErrMaxHold = errors.New("etcdlock: held for the longest time allowed")
 
-	// ErrDeadlock says that a lock was asked for with the context of a hold of the
-	// same name in the same Session, so the call would wait for itself. Pass another
-	// context, or allow nesting with [WithReentrancy], which nests a Lock in a Lock
-	// and a read in a read, but nothing else.
+	// ErrDeadlock says that a lock was asked for with the context of a hold of the same name in the
+	// same Session, so the call would wait for itself. Pass another context, or let a Lock nest in a
+	// Lock, and a read in a read, by [WithReentrancy].
 	ErrDeadlock = errors.New("etcdlock: the context already comes from a hold of this lock")
 
 	// ErrClosed says that the Mutex, RWMutex or Semaphore, or its Session, was closed.
 	// Make a new one.
 	ErrClosed = errors.New("etcdlock: closed")
 
-	// ErrNotRun says that Do or a method like it did not call its function. The error also wraps
-	// the reason why the call did not get the lock, and the caller may retry the work. Without
-	// ErrNotRun the function was called, and the error says how that ended. ErrNotRun is always
-	// about the call that returned the error: if the function returns the error of another Do, its
-	// Do passes on everything but ErrNotRun.
+	// ErrNotRun says that Do or a method like it did not call its function. The error also wraps the
+	// reason, and the caller may retry the work. An error without ErrNotRun says how the function
+	// ended. ErrNotRun is always about the call that returned the error: if the function returns the
+	// error of another Do, its Do passes on everything but ErrNotRun.
 	ErrNotRun = errors.New("etcdlock: the function was not called")
 
 	// ErrStopLeading is for the function of [Mutex.Lead]: if it returns an error that is
 	// ErrStopLeading, Lead ends, and returns that error.
 	ErrStopLeading = errors.New("etcdlock: stop leading")
 
-	// ErrUnavailable says that etcd was not answering when a wait ended, whatever
-	// else the wait was for. The error also wraps the reason, if one is known:
-	// gRPC's own reason for having no connection, or etcd's last error. Check the
-	// endpoints, the network and the certificates. A later call may succeed.
-	// An answer may take its time: a wait shorter than 250 ms ends without ErrUnavailable,
-	// unless there is no connection or etcd has answered with an error.
+	// ErrUnavailable says that etcd was not answering when a wait ended, whatever else the wait was
+	// for. The error also wraps the reason, if one is known: gRPC's own for having no connection, or
+	// etcd's last error. Check the endpoints, the network and the certificates. A wait shorter than
+	// 250 ms ends without it, unless there is no connection or etcd has answered with an error.
 	ErrUnavailable = errors.New("etcdlock: no answer from etcd")
 )
 
@@ -77,22 +73,22 @@ var (
 // one of them. If etcd did not answer whether the key was deleted or put over, the loss is
 // both. docs/runbook.md says where to look.
 var (
-	// ErrExpired says that etcd acknowledged no renewal of the lease for the TTL less the
-	// safety margin. If etcd refused the renewals, the error wraps its answer. Just lock
-	// again. If it comes often, etcd is too slow for the TTL.
+	// ErrExpired says that etcd acknowledged no renewal of the lease for the TTL less the safety
+	// margin. If etcd refused the renewals, the error wraps its answer. Lock again. If it comes often,
+	// etcd is too slow for the TTL.
 	ErrExpired = errors.New("etcdlock: not renewed in time")
 
 	// ErrSuspended says that the wall clock ran ahead of the monotonic one by more than was
 	// left: the machine was suspended, or its clock was set forward. Lock again.
 	ErrSuspended = errors.New("etcdlock: the wall clock ran ahead: machine suspended, or clock set")
 
-	// ErrKeyDeleted says that the key of the hold was gone. An operator deleted it ([Break],
-	// etcdctl), or revoked the lease and the missing key was noticed first. Another contender may
-	// hold the lock since the deletion, which is some time before the loss was noticed.
+	// ErrKeyDeleted says that the key of the hold was gone. An operator deleted it ([Break], etcdctl),
+	// or revoked the lease and the missing key was noticed first. Another contender may hold the lock
+	// since the deletion, some time before the loss was noticed.
 	ErrKeyDeleted = errors.New("etcdlock: its key was deleted")
 
-	// ErrKeyOverwritten says that another program put a value of its own over the key of the
-	// hold, and so took it off the lease. Find out which program writes below the name.
+	// ErrKeyOverwritten says that another program put a value of its own over the key of the hold, and
+	// so took it off the lease. Find out which one writes below the name.
 	ErrKeyOverwritten = errors.New("etcdlock: its key was put over")
 
 	// ErrLeaseRevoked says that etcd does not know the lease any more: an operator revoked
@@ -105,10 +101,10 @@ var (
 // errors.Is(err, ErrLocked) is true for it.
 type LockedError struct {
 	Name string // of the lock
-	// Holder is the first in line when the line was last read; it may be one of several. While a
-	// hold that the caller's Session has lost is yet to be unlocked, no other call of the Session
-	// gets the lock, whether another process holds it or not. Then Holder has the Owner of the
-	// lost hold, but no Key, Token and Lease, and its Holds is false.
+	// Holder is the first in line when the line was last read; it may be one of several. Its Until is
+	// set if the lock is only kept (see [WithMinHold]). If the call waits for the Unlock of a hold
+	// that its own Session has lost, Holder has the Owner of that hold, but no Key, Token and Lease,
+	// and its Holds is false.
 	Holder Contender
 	// Ahead is how many contenders the caller has to wait for, with the holder; approximate above
 	// eight. A reader does not wait for other readers.

@@ -224,13 +224,11 @@ type Status struct {
 	Token int64  // see [Mutex.Token]
 	Key   string // in etcd, of several names that of the first
 
-	// Deadline is until when the hold is certain without another renewal. As long as etcd answers it
-	// moves on, up to the end by [WithMaxHold] or of a recall's grace.
+	// Deadline is until when the hold is certain without another renewal. It moves on as long as etcd
+	// answers, up to the end by [WithMaxHold] or of a recall's grace.
 	Deadline time.Time
 
-	// TTL is what etcd granted, which may be more than [WithTTL] asked for: for so long a crash would
-	// block other contenders. SafetyMargin is how long before the lease may expire the hold ends.
-	TTL, SafetyMargin time.Duration
+	TTL, SafetyMargin time.Duration // as granted; see [WithTTL], [WithSafetyMargin]
 }
 
 // status is that of h, which may be nil. It does not wait for the Session's mutex.

@@ -11,9 +11,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/queue"
 )
 
-// A Hold is one acquisition that is not a Mutex's own: a lock by its name, by [Session.Lock], a
-// read, by [RWMutex.RLock], permits, by [Semaphore.Acquire], or several names, by
-// [Session.LockAll]. Its methods are safe for concurrent use; any goroutine may call Unlock. Do not
+// A Hold is one acquisition that is not a Mutex's own: a lock by its name ([Session.Lock]), a read
+// ([RWMutex.RLock]), permits ([Semaphore.Acquire]), or several names ([Session.LockAll]). It lasts
+// until its Unlock, which any goroutine may call. Its methods are safe for concurrent use. Do not
 // copy one.
 type Hold struct {
 	_ noCopy
@@ -26,19 +26,17 @@ type Hold struct {
 	over atomic.Bool // Unlock was called; changed with Session.mu
 }
 
-// Unlock ends the hold. It returns what [Mutex.Unlock] returns: nil only if the lock was held
-// without a break until then, else [ErrLost] or [ErrUnconfirmed]; and [ErrNotHeld] if the Hold was
-// unlocked before, or its RWMutex, Semaphore or Session was closed. After each of these the Hold is
-// over. With a nil ctx Unlock returns an error and the hold goes on. After the grace of a [Recall]
-// it is nil: the hold was whole.
+// Unlock ends the hold. It returns nil only if the lock was held without a break until then.
 //
-// While other readers of the Session share the key, Unlock asks etcd nothing. nil then says that
-// the hold was whole as far as the lease and the watch of the key show: if an operator has deleted
-// the key within the last second or so, the readers that go on learn it. The last reader removes
-// the key. ctx is as in Mutex.Unlock.
+// Otherwise it returns what [Mutex.Unlock] returns: [ErrLost], [ErrUnconfirmed], or [ErrNotHeld] if
+// the Hold was unlocked before, or its RWMutex, Semaphore or Session was closed. After each of
+// these the Hold is over. ctx is as in Mutex.Unlock: with a nil ctx the hold goes on. After the
+// grace of a [Recall] Unlock is nil: the hold was whole. If one of several names was lost it
+// returns its [*LostError], and removes the other keys in the background.
 //
-// Several names end together. If one was lost Unlock returns its [*LostError], and the keys of the
-// other names are removed in the background.
+// While other readers of the Session share the key, Unlock asks etcd nothing; the last reader
+// removes the key. nil then means that the lease was renewed in time and that no deletion of the
+// key was reported. A deletion in the last second may reach only the readers that go on.
 func (h *Hold) Unlock(ctx context.Context) error {
 	if h == nil || h.hold == nil {
 		return ErrNotHeld
@@ -83,9 +81,8 @@ func doWith(
 	return during(h.started, h.hold, fn, func() error { return h.Unlock(ctx) })
 }
 
-// Context returns a context that comes from parent and also ends with the hold, as
-// [Mutex.Context] does, and with the same causes. After Unlock or Close it has ended already, with
-// the cause [ErrNotHeld].
+// Context returns a context that comes from parent and also ends with the hold, as [Mutex.Context]
+// does, and with the same causes. After Unlock or Close it has ended already, with [ErrNotHeld].
 func (h *Hold) Context(parent context.Context) context.Context {
 	if parent == nil {
 		return endedContext(context.Background(), errors.New("etcdlock: nil context"))
@@ -99,10 +96,9 @@ func (h *Hold) Context(parent context.Context) context.Context {
 	return withHold(parent, h.hold)
 }
 
-// Token returns the fencing token: the create revision of the key, which readers of one Session
-// may share, and of all keys of several names. See [RWMutex] for how to use the token of a read,
-// and [Semaphore] for the token of permits. It is 0 once the hold has ended: after Unlock or Close,
-// a loss, or the grace of a recall.
+// Token returns the fencing token, and 0 once the hold has ended. It is the create revision of the
+// key, which readers of one Session may share, and of all keys of several names. [RWMutex] says how
+// to use the token of a read, and [Semaphore] that of permits.
 func (h *Hold) Token() int64 { return h.Status().Token }
 
 // Key returns the etcd key of the hold, of several names that of the first. It is "" once the hold
@@ -140,9 +136,9 @@ func (h *Hold) parts() []*hold {
 }
 
 // IsOwner returns one comparison per held name, for the If of an etcd transaction. All of them are
-// true only while the keys of this very hold exist, whatever clocks say. (Readers of one Session
-// may share a key: then it exists until the last of them has unlocked.) What it returns once the
-// hold has ended is never true. See [Mutex.IsOwner] for two writes of one hold.
+// true only while the keys of this very hold exist, whatever clocks say, and none is once it has
+// ended. (A key that readers of one Session share exists until the last has unlocked.) See
+// [Mutex.IsOwner] for two writes of one hold.
 func (h *Hold) IsOwner() []clientv3.Cmp {
 	if h == nil || h.hold == nil {
 		return []clientv3.Cmp{(*Mutex)(nil).IsOwner()}
@@ -160,8 +156,8 @@ func (h *Hold) IsOwner() []clientv3.Cmp {
 }
 
 // SetInfo changes the Contender.Info of the hold as [Mutex.SetInfo] does, with the same errors and
-// costs. That of several names changes at all keys at once. Readers of a Session that share a key
-// have its info in common, and so have readers that join them later.
+// costs: that of several names at all keys at once. Readers of a Session that share a key, or join
+// it later, have its info in common.
 func (h *Hold) SetInfo(ctx context.Context, info string) error {
 	if h == nil || h.hold == nil {
 		return ErrNotHeld

@@ -6,20 +6,18 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// A Session is one lease, kept alive, that any number of Mutexes share. It is
-// safe for concurrent use. Use one Session for many names: they then cost one
-// lease, one renewal per third of the TTL, and one watch for each name that is held for more
-// than a second, if the Session holds at most a hundred. They also share
-// one fate: if the lease is lost, all of them are.
+// A Session is one lease, kept alive, that any number of Mutexes share. Use one Session for many
+// names: they then cost one lease, one renewal per third of the TTL, and one watch for each name
+// that is held for more than a second, if the Session holds at most a hundred. They also share one
+// fate: if the lease is lost, all of them are.
 //
-// A Session stays usable through any outage: it replaces a lost lease for the
-// next acquisition. When nothing was held or waited for during two TTLs
-// it gives the lease back by itself and has no goroutine until it is used again.
+// A Session stays usable through any outage: it replaces a lost lease for the next acquisition.
+// When nothing was held or waited for during two TTLs it gives the lease back by itself and has no
+// goroutine until it is used again. All methods are safe for concurrent use.
 type Session struct{ session }
 
-// NewSession returns a Session. It validates the options and does no I/O. The
-// lease is granted when it is first needed. Options for a Mutex are defaults for
-// the Mutexes of the Session.
+// NewSession returns a Session. It validates the options and does no I/O: the lease is granted when
+// it is first needed. Options for a Mutex are defaults for the Mutexes of the Session.
 func NewSession(client *clientv3.Client, opts ...SessionOption) (*Session, error) {
 	s := new(Session)
 	if err := s.open(client, forSession, opts); err != nil {
@@ -28,10 +26,9 @@ func NewSession(client *clientv3.Client, opts ...SessionOption) (*Session, error
 	return s, nil
 }
 
-// Lease returns the lease that the next hold will be bound to, or clientv3.NoLease
-// before the first use, after Close and while a lost lease is not replaced yet. A
-// lease is replaced after a loss, after a request whose outcome is unknown, and when
-// it was not used for two TTLs; any other key attached to it goes with it.
+// Lease returns the lease that the next hold will be bound to. It is clientv3.NoLease before the
+// first use, after Close and while a lost lease is not replaced yet. Do not attach your own keys:
+// they go when the Session gives the lease up, in doubt of it or after two TTLs without use.
 func (s *Session) Lease() clientv3.LeaseID {
 	if s == nil || s.leases == nil {
 		return clientv3.NoLease
@@ -73,24 +70,24 @@ func (s *Session) Semaphore(name string, limit int, opts ...Option) (*Semaphore,
 	return &Semaphore{m: m}, nil
 }
 
-// Lock is [Mutex.Lock] of a name, for names that come with the work: the article that is sold, the
-// file that is written. It costs what a Lock of a Mutex costs that was made once and is used again,
-// and has the same errors. A name that no lock may have, and an option that a Mutex cannot have, is
-// an error at once.
+// Lock waits in line until it holds the lock name, as [Mutex.Lock] does. After nil the caller holds
+// it until it calls Unlock on the Hold; nothing has to be closed.
 //
-// After a nil error the caller holds the lock until it calls Unlock on the Hold. Nothing has to be
-// closed.
+// It is for names that come with the work: the article that is sold, the file that is written. It
+// costs what a Lock of a Mutex costs that is used again, and has the same errors. A name that no
+// lock may have, or an option that a Mutex cannot have, is an error at once.
 func (s *Session) Lock(ctx context.Context, name string, opts ...Option) (*Hold, error) {
 	return lockNamed(ctx, s.inner(), name, opts, manner{})
 }
 
-// TryLock is [Mutex.TryLock] of a name, as Lock is [Mutex.Lock] of one.
+// TryLock takes the lock name if no contender holds it or waits for it, as [Mutex.TryLock] does.
 func (s *Session) TryLock(ctx context.Context, name string, opts ...Option) (*Hold, error) {
 	return lockNamed(ctx, s.inner(), name, opts, manner{try: true})
 }
 
-// Do is [Mutex.Do] of a name, as Lock is [Mutex.Lock] of one: it calls fn while it holds the lock,
-// with a context that ends with the hold.
+// Do calls fn while it holds the lock name, with a context that ends with the hold. As with
+// [Mutex.Do], an error that is [ErrNotRun] says that fn was not called, and one that is [ErrLost]
+// that the work was not protected throughout.
 func (s *Session) Do(
 	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
 ) error {
@@ -108,34 +105,33 @@ func (s *Session) TryDo(
 	})
 }
 
-// LockAll waits until it holds the locks of all the names: 1 to 32, each once. ctx bounds the wait
-// only. Uncontended it is one request to etcd, and so is the Hold's Unlock.
+// LockAll waits until it holds the locks of all the names: 1 to 32, each once, and all of them or
+// none. After nil the caller holds them until it calls Unlock on the Hold.
 //
-// It takes all of them or none. It stands in the line of each name, first come, first served, and
-// cannot deadlock with any other LockAll or Lock, in whatever order they have their names. (It can
-// if the caller holds something while it waits, as with any lock.) While it waits for one name it
-// keeps its places in the lines of the other names, so the contenders there wait for it, and it
-// counts as the holder of each name at which it is the first.
+// ctx bounds the wait only. Uncontended it is one request to etcd, and so is the Hold's Unlock. It
+// stands in the line of each name, first come, first served, and cannot deadlock with any other
+// LockAll or Lock, whatever the order of the names. (It can if the caller holds something while it
+// waits, as with any lock.) While it waits for one name it keeps its places in the other lines, and
+// counts as the holder where it is the first.
 //
-// After a nil error the caller holds all names until it calls Unlock on the Hold. They have one
-// token, and they end together: if one is lost all are, and the contexts of the Hold end with the
-// [*LostError] of that name. After an error nothing is held and nothing is left behind that could
-// block other contenders. An error about the names (none, too many, one twice, one that no lock may
-// have) comes at once, before anything was sent. The other errors are as for [Mutex.Lock]; one
-// about a wait names the first name that is in the way, and [ErrDeadlock] the name that ctx comes
-// from a hold of, also with [WithReentrancy].
+// The names have one token, and they end together: if one is lost all are, and the contexts of the
+// Hold end with the [*LostError] of that name. After an error nothing is held and nothing is left
+// behind that could block other contenders. An error about the names (none, too many, one twice, an
+// invalid one) comes before anything was sent. The other errors are as for [Mutex.Lock], of the
+// first name in the way; [ErrDeadlock] comes also with [WithReentrancy].
 //
-// It has the options of the Session, without [WithHandoff] and [WithLinger]: LockAll takes over no
-// key. The hooks of the Trace are called for each name.
+// It has the options of the Session, without [WithHandoff], [WithLinger] and [WithMinHold]. The
+// hooks of the Trace are called for each name.
 func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
 	return lockAll(ctx, s.inner(), names, manner{})
 }
 
-// TryLockAll takes the locks of all the names if no contender holds or waits for any of them. Like
-// [Mutex.TryLock] it waits for etcd, but for no other contender. If one is taken it returns the
-// [*LockedError] of the first that is, for which errors.Is(err, ErrLocked) is true, and has written
-// nothing to etcd (but see [Mutex.TryLock] about nested names). It looks at this Session first, and
-// asks etcd only if none is taken there. Other errors are as for [Session.LockAll].
+// TryLockAll takes the locks of all the names if no contender holds or waits for any of them. If
+// one is taken it returns the [*LockedError] of the first that is, which is [ErrLocked] by
+// errors.Is, and has written nothing to etcd.
+//
+// Like [Mutex.TryLock] it waits for etcd, but for no other contender. It looks at this Session
+// first, and asks etcd only if none is taken there. Other errors are as for [Session.LockAll].
 func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error) {
 	return lockAll(ctx, s.inner(), names, manner{try: true})
 }
@@ -159,18 +155,17 @@ func (s *Session) TryDoAll(
 	})
 }
 
-// Close ends every hold of the Session (their contexts end with the cause
-// [ErrClosed]) and every wait (which returns ErrClosed), releases all keys by
-// revoking the lease, and stops every goroutine. It waits for that until ctx ends.
-// One read per hundred holds then shows whether a key was put over: such a key
-// does not go with the lease, so Close removes it too.
+// Close ends every hold and every wait of the Session, releases all keys by revoking the lease, and
+// stops every goroutine. The contexts of the holds end with the cause [ErrClosed], and the waits
+// return it.
 //
-// It returns nil if nothing is left behind, and when the Session was closed
-// before. Of several calls at once each waits within its own ctx. An error that is
-// [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all
-// the same, its lease is no longer renewed, and its keys go within the TTL, except a key that
-// was put over. If ctx ended before the call, Close takes 50 ms at most; if ctx never ends, two
-// TTLs. After a nil ctx nothing has happened.
+// It returns nil if nothing is left behind, and when the Session was closed before.
+// [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all the same, its
+// lease is no longer renewed, and its keys go within the TTL, except a key that another program put
+// over. (Such a key does not go with the lease. One read per hundred holds finds it, and Close
+// removes it.) Of several calls at once each waits within its own ctx. If ctx ended before the
+// call, Close takes 50 ms at most; if ctx never ends, two TTLs. After a nil ctx nothing has
+// happened.
 func (s *Session) Close(ctx context.Context) error { return s.inner().close(ctx) }
 
 // inner is what s consists of, nil for a nil Session.

@@ -15,13 +15,12 @@ import (
 // before the call, or never ends. A shorter TTL takes its place.
 const releaseBound = 5 * time.Second
 
-// A Mutex is a lock that at most one holder has at a time, among all Mutexes of its name
-// in all processes that use the same etcd. Make it with [New] or [Session.Mutex];
-// the zero Mutex returns errors. Do not copy a Mutex: go vet reports it.
+// A Mutex is a lock that at most one holder has at a time, among all Mutexes of its name in all
+// processes that use the same etcd. Make it with [New] or [Session.Mutex]; the zero Mutex returns
+// errors. Do not copy it.
 //
-// All methods are safe for concurrent use. As with sync.Mutex, a hold is not bound
-// to a goroutine: any goroutine may call Unlock. Unlock synchronizes before the Lock that
-// follows it in the same process.
+// All methods are safe for concurrent use. As with sync.Mutex, any goroutine may call Unlock, and
+// Unlock synchronizes before the Lock that follows it in the same process.
 type Mutex struct {
 	lockHandle
 
@@ -42,8 +41,8 @@ func (*noCopy) Lock() {}
 // Unlock does nothing.
 func (*noCopy) Unlock() {}
 
-// New returns a Mutex for name with a lease of its own, as [NewSession] and
-// [Session.Mutex] would make it. It validates name and options and does no I/O.
+// New returns a Mutex for name with a lease of its own, as [NewSession] and [Session.Mutex] would
+// make it. It validates name and options and does no I/O: the first Lock gets the lease.
 func New(client *clientv3.Client, name string, opts ...SessionOption) (*Mutex, error) {
 	return newAlone(client, name, forMutex, opts)
 }
@@ -74,47 +73,43 @@ func newMutex(s *session, name string, of use, opts []Option) (*Mutex, error) {
 	return &Mutex{lockHandle: lockHandle{s: s, name: name, cfg: cfg}}, nil
 }
 
-// Lock waits in line until it holds the lock. ctx bounds the wait only: a hold
-// outlives it. Uncontended it is one request to etcd.
+// Lock waits in line until it holds the lock. After nil the caller holds it until Unlock, and
+// [Mutex.Context] gives a context that ends with the hold.
 //
-// After nil the caller holds the lock; [Mutex.Context] gives a context that ends
-// with the hold. After an error the caller does not hold it, and nothing is left behind
-// that could block other contenders: a key that may exist is removed in the background. The
-// error is, by errors.Is,
-//   - the cause of ctx and ctx.Err() if ctx ended, or context.DeadlineExceeded
-//     if the time of [WithAcquireTimeout] is over; if another contender held the lock
-//     then, the error wraps a [*LockedError], and if etcd was not answering then,
-//     [ErrUnavailable] and the reason;
+// ctx bounds the wait only: a hold outlives it. Uncontended it is one request to etcd. After an
+// error the caller does not hold the lock, and nothing is left behind that could block other
+// contenders: a key that may exist is removed in the background. The error is, by errors.Is,
+//   - the cause of ctx and ctx.Err() if ctx ended, or context.DeadlineExceeded if the time of
+//     [WithAcquireTimeout] is over; it wraps a [*LockedError] if another contender held the lock
+//     then, and [ErrUnavailable] with the reason if etcd was not answering;
 //   - [ErrDeadlock] at once if ctx comes from a hold of this name in this Session;
 //   - [ErrClosed], and not ctx.Err(), if the Mutex or the Session is, or becomes, closed;
-//   - etcd's own, if it refuses and a retry would not help (permission, for instance), or
-//     says that the client is closed.
+//   - etcd's own, if it refuses and a retry would not help (permission, for instance), or says that
+//     the client is closed.
 //
-// While etcd is down Lock waits and retries. The Session's logger and its hook
-// Trace.Unavailable report it after the first attempt without an answer, and every 10 s.
+// While etcd is down Lock waits and retries. The logger and Trace.Unavailable report it after the
+// first attempt without an answer, and every 10 s.
 //
-// After a loss ([ErrLost]) the Session lets no other call for the name in before the Unlock of the
-// lost hold, because its work may go on. So a Lock in the goroutine that has lost it, before its
-// Unlock, waits for ever. The [*LockedError] of a wait that ends then says "waits for the Unlock of
-// a hold lost here", and the logger warns after 10 s. (Another process does not wait for that.)
-// Work that may go on beside other work of its process unlocks its [Hold] as the context ends; see
-// the example of [Session.Lock].
+// After a Session has lost a hold ([ErrLost]), its other calls cannot get that lock until the lost
+// hold is unlocked, because its work may go on: a Lock before the Unlock, in the same goroutine,
+// waits for ever. Its [*LockedError] says so, and the logger warns after 10 s. (Another process
+// does not wait for that.) If your work may overlap with other work of the same process after a
+// loss, unlock the [Hold] when its context ends; see the example of [Session.Lock].
 func (m *Mutex) Lock(ctx context.Context) error {
 	_, _, err := m.lock(ctx, manner{})
 	return err
 }
 
-// TryLock takes the lock if no contender holds it or waits for it. It does not wait for other
-// contenders, only for etcd: until ctx ends or, if ctx has no deadline, for at most
-// the TTL. If the lock is taken it returns a [*LockedError] at once, for which
-// errors.Is(err, ErrLocked) is true, and has written nothing to etcd. Other errors,
-// and what is true after them, are as for [Mutex.Lock].
+// TryLock takes the lock if no contender holds it or waits for it. If it is taken, TryLock returns
+// a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has written nothing to etcd.
 //
-// While a hold that this Session has lost is not unlocked the lock counts as taken, as for Lock.
+// It never waits for another contender. It waits for etcd's answer until ctx ends, or for at most
+// the TTL if ctx has no deadline. Other errors, and what is true after them, are as for
+// [Mutex.Lock]. A hold that this Session has lost and not unlocked counts as taken.
 //
-// It takes one request, or up to three beside keys of nested names. If such keys come and go
-// meanwhile it takes up to six, and if another contender comes at the same moment it puts its
-// key behind that contender's, and deletes it.
+// It takes one request, or up to three beside keys of nested names, and up to six while such keys
+// come and go. If another contender comes at the same moment, it puts its key behind that
+// contender's, and deletes it.
 func (m *Mutex) TryLock(ctx context.Context) error {
 	_, _, err := m.lock(ctx, manner{try: true})
 	return err
@@ -205,25 +200,24 @@ func (w request) nest(h *hold) (*hold, error) {
 	return h, nil
 }
 
-// Unlock ends the hold and releases the lock. Uncontended it is one request.
+// Unlock ends the hold and releases the lock. It returns nil only if the lock was held without a
+// break until this release.
 //
-// It returns nil only if the lock was held without a break until this release.
-// [WithHandoff] and [WithLinger] put the release off: then nil counts as far as the lease tells.
-// Otherwise, by errors.Is,
-//   - [ErrLost] (a [*LostError] that says why): the hold had ended before. Its key,
-//     if there still is one, is being removed; a newer holder's key is not touched;
-//   - [ErrUnconfirmed]: etcd did not confirm in time. The release goes on in the
-//     background until it is confirmed or the lease has ended;
+// Otherwise the error is, by errors.Is,
+//   - [ErrLost] (a [*LostError] that says why): the hold had ended before. Its key, if there still
+//     is one, is being removed; a newer holder's key is not touched;
+//   - [ErrUnconfirmed]: etcd did not confirm in time. The release goes on in the background until
+//     it is confirmed or the lease has ended;
 //   - [ErrNotHeld]: there is no hold, and nothing has happened.
 //
-// After each of these the Mutex holds nothing and may be locked again. With a nil
-// ctx Unlock returns an error and the hold goes on.
+// After each of these the Mutex holds nothing and may be locked again. With [WithHandoff] or
+// [WithLinger] the key is released later: nil then means that the lease has been renewed in time so
+// far. A nested Unlock (see [WithReentrancy]) says whether the hold is whole.
 //
-// The end of ctx bounds the call. A ctx that ended before the call, as is usual in a
-// defer, is ignored: the release then takes at most the TTL or 5 s, whichever is less. The
-// same bound applies to a ctx that never ends (context.Background, context.WithoutCancel), and to
-// one that comes from the hold, and so ends with it, unless its deadline is sooner. A nested Unlock
-// (see [WithReentrancy]) says whether the hold is whole.
+// Uncontended it is one request. The end of ctx bounds the call. A ctx that ended before the call,
+// as is usual in a defer, is replaced by a bound of the TTL or 5 s, whichever is less. The same
+// bound applies to a ctx that never ends, and to one that comes from the hold, and so ends with it,
+// unless its deadline is sooner. With a nil ctx Unlock returns an error and the hold goes on.
 func (m *Mutex) Unlock(ctx context.Context) error {
 	if m == nil || m.s == nil {
 		return ErrNotHeld
@@ -253,15 +247,13 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	return h.unlockLocked(ctx)
 }
 
-// Do locks, calls fn, and unlocks, even if fn panics or calls runtime.Goexit. fn
-// gets a context that comes from ctx and also ends with the hold; its cause says
-// why. See [Mutex.Context].
+// Do locks, calls fn, and unlocks, even if fn panics or calls runtime.Goexit. fn gets a context
+// that comes from ctx and also ends with the hold; its cause says why. See [Mutex.Context].
 //
 // If Lock fails, fn is not called, and Do returns Lock's error, which is then also [ErrNotRun].
-// Otherwise it returns fn's error, joined with Unlock's unless fn's error wraps that
-// already: [ErrLost] says that the work was not protected throughout, [ErrUnconfirmed] that
-// the release was not confirmed. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the
-// wait alone.
+// Otherwise it returns fn's error, joined with Unlock's unless fn's error wraps that already:
+// [ErrLost] says that the work was not protected throughout, [ErrUnconfirmed] that the release was
+// not confirmed. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the wait alone.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return m.do(ctx, "Do", fn, manner{runs: true})
 }
@@ -284,35 +276,31 @@ func (m *Mutex) do(
 	return during(started, h, fn, func() error { return m.unlock(ctx, h) })
 }
 
-// Lead calls fn each time this process holds the lock, again and again until ctx ends. So of all
+// Lead calls fn each time this process holds the lock, again and again until ctx ends. Of all
 // processes that call Lead for a name one is the leader at a time, and another takes over when the
-// leader ends, or loses the lock, or dies.
+// leader ends, loses the lock, or dies.
 //
-// It waits its turn, calls fn with a context that ends with the hold (see [Mutex.Context]), and
-// releases the lock only after fn has returned. So a leader that was asked to end (by ctx, or by a
-// [Recall]) and takes its time has no successor meanwhile. Only if the lock is lost, or
-// [WithMaxHold] ends the hold, another process may lead before fn has returned.
-//
-// Then it queues anew, behind all waiters. It pauses before that: 100 ms, doubled up to 30 s each
-// time that fn returns within the granted TTL, and 100 ms again after fn has led for longer. (A
-// pause varies by a quarter.)
+// fn gets a context that ends with the hold (see [Mutex.Context]). Lead releases the lock only
+// after fn has returned: a leader that was asked to end, by ctx or by a [Recall], has no successor
+// meanwhile. Only if the lock is lost, or [WithMaxHold] ends the hold, another process may lead
+// before that. Then Lead queues anew, behind all waiters, after a pause: about 100 ms, doubled up
+// to 30 s each time that fn returns within the granted TTL, and 100 ms again after a longer term.
 //
 // An error of fn does not end Lead, nor does a loss of the lock: both go to the logger and to
-// Trace.Led. A panic of fn does too, as an error that has its stack; the lock is released. If fn
-// calls runtime.Goexit the lock is released, and Lead is over with its goroutine. To end Lead, fn
-// returns [ErrStopLeading], or an error that wraps it.
+// Trace.Led. So does a panic of fn, with its stack. If fn calls runtime.Goexit the lock is
+// released, and Lead is over with its goroutine. To end Lead, fn returns [ErrStopLeading], or an
+// error that wraps it.
 //
-// Lead always returns an error. It is, by errors.Is,
+// Lead always returns an error, and holds nothing then. (A release may go on in the background.)
+// The error is, by errors.Is,
 //   - fn's own, if that is ErrStopLeading; the lock is released, or was lost;
 //   - the cause of ctx and ctx.Err() if ctx ended; fn was given the time to return;
 //   - [ErrDeadlock] at once if ctx comes from a hold of this name in this Session;
 //   - [ErrClosed], and not ctx.Err(), if the Mutex or the Session is, or becomes, closed;
 //   - etcd's own, if it refuses and a retry would not help.
 //
-// Lead holds nothing then. A release may go on in the background, as after [ErrUnconfirmed]. The
-// end of [WithAcquireTimeout] is not the end of Lead: it queues anew. While etcd is down it waits.
-// A candidate that waits costs what any waiter costs. Calls of Lead and Lock of one Mutex take
-// turns.
+// While etcd is down, and after the time of [WithAcquireTimeout], Lead goes on. Calls of Lead and
+// Lock of one Mutex take turns.
 func (m *Mutex) Lead(ctx context.Context, fn func(ctx context.Context) error) error {
 	return candidate{m, fn}.run(ctx)
 }
@@ -334,21 +322,20 @@ func during(
 	return ran(fn(withHold(ctx, h)))
 }
 
-// Context returns a context that comes from parent and also ends the moment the hold
-// ends or can no longer be trusted. Its Err is then context.Canceled, and
-// context.Cause says why: [ErrUnlocked], a [*LostError], [ErrMaxHold], [ErrClosed] or, after a
-// [Recall], a [*RecalledError].
-// If the lock is not held it has ended already, with the cause [ErrNotHeld].
+// Context returns a context that comes from parent and also ends the moment the hold ends or can no
+// longer be trusted. context.Cause then says why: [ErrUnlocked], a [*LostError], [ErrMaxHold],
+// [ErrClosed] or, after a [Recall], a [*RecalledError].
+//
+// Its Err is context.Canceled then. If the lock is not held it has ended already, with the cause
+// [ErrNotHeld]. Lock with it, or with a context derived from it, is [ErrDeadlock] for the same name
+// and Session, or nests with [WithReentrancy].
+//
+// Check this very context before each write: after a pause of the process its Err, Done and Cause
+// tell the truth at the first call. A context derived from it keeps its own state until a goroutine
+// has run.
 //
 // During a hold the same parent always gets the same context. The hold and the parent keep it until
-// one of them ends: a parent that is made for each call should be cancelled after it.
-//
-// After a pause of the process (a stopped container, a suspended machine) its Err,
-// Done and Cause tell the truth at the first call. A context derived from it keeps
-// its own state until a goroutine has run: before each write, check this one.
-//
-// Lock with this context, or one derived from it, is [ErrDeadlock] for the same name
-// and Session, or nests with [WithReentrancy].
+// one of them ends: cancel a parent that is made for each call.
 func (m *Mutex) Context(parent context.Context) context.Context {
 	if parent == nil {
 		return endedContext(context.Background(), errors.New("etcdlock: nil context"))
@@ -359,22 +346,23 @@ func (m *Mutex) Context(parent context.Context) context.Context {
 	return withHold(parent, m.hold.Load())
 }
 
-// Token returns the fencing token of the current hold: the create revision of its
-// key. It grows with every new hold of a name, except that holds of a Session share
-// one by [WithHandoff] and [WithLinger]. A resource that remembers the
-// highest token it has seen, and refuses lower ones, is safe from a holder that was
-// paused between its check and its write. It has seen a token once it was sent one, so
-// send it with the read of what you are going to change, too. Token is 0 when the lock
-// is not held, also after a loss or the grace of a recall.
+// Token returns the fencing token of the current hold, and 0 when the lock is not held. It grows
+// with every new hold of a name: a resource that remembers the highest token it has seen, and
+// refuses lower ones, is safe from a holder that was paused between its check and its write.
+//
+// Send it with the read of what you are going to change, too: then the resource has seen it. The
+// token is the create revision of the hold's key; holds of a Session share one by [WithHandoff] and
+// [WithLinger]. It is 0 also after a loss or the grace of a recall.
 func (m *Mutex) Token() int64 { return m.Status().Token }
 
 // Key returns the etcd key of the current hold, "" when the lock is not held.
 func (m *Mutex) Key() string { return m.Status().Key }
 
-// Status returns what is true of the current hold now, in one reading that costs no request and
-// tells the truth also after a pause of the process. It is for readiness checks and dashboards. It
-// does not protect work, because the answer may be old when it is used: check the [Mutex.Context],
-// or send the Token along.
+// Status returns what is true of the current hold now, also after a pause of the process, in one
+// reading. It is for readiness checks and dashboards, and costs no request.
+//
+// It does not protect work, because the answer may be old when it is used: check the
+// [Mutex.Context] or send the Token along.
 func (m *Mutex) Status() Status {
 	if m == nil || m.s == nil {
 		return Status{}
@@ -382,12 +370,12 @@ func (m *Mutex) Status() Status {
 	return m.hold.Load().status()
 }
 
-// SetInfo changes the Contender.Info of the current hold, which [WithInfo] has set at first. It is
-// valid UTF-8 of at most 1 KiB. Others see it as they see the holder, by [WatchHolder] within
-// milliseconds. The hold stays what it is: its place, its Token, its lease and a [Recall] of it.
-// The next hold has what WithInfo says.
+// SetInfo changes the Contender.Info of the current hold, which [WithInfo] has set at first. It
+// returns nil only if the key was there and has the info.
 //
-// It returns nil only if the key was there and has the info. Otherwise, by errors.Is,
+// info is valid UTF-8 of at most 1 KiB. Others see it as they see the holder, by [WatchHolder]
+// within milliseconds. All else of the hold stays as it is. The next hold has what WithInfo says.
+// An error is, by errors.Is,
 //   - [ErrNotHeld]: there is no hold, or it was unlocked or closed meanwhile;
 //   - [ErrLost] (a [*LostError] that says why): the hold was lost before, or this call has found
 //     it;
@@ -395,14 +383,12 @@ func (m *Mutex) Status() Status {
 //   - the cause of ctx and ctx.Err() if ctx ended;
 //   - etcd's own, if it refuses and a retry would not help, or says that the client is closed.
 //
-// The info may or may not be set then: if there is still a hold call SetInfo again. A nil ctx, or
-// an info that cannot be stored, is an error, and nothing has happened. While etcd is down SetInfo
-// waits and retries, until ctx or the hold ends.
+// The info may or may not be set then: if there is still a hold call SetInfo again. A wrong
+// argument changes nothing. While etcd is down SetInfo waits and retries, until ctx or the hold
+// ends. Of several calls the last one wins, and any of those at the same time.
 //
-// Calls for one hold may run at the same time: then the info of one of them stays. A later call
-// wins over an earlier one, whatever late copies of its request come. The key is not handed on and
-// does not linger then (see [WithHandoff], [WithLinger]), since it would go on telling the info. It
-// costs a read and a transaction, and only the read if the key has that info.
+// It costs a read and a transaction, or the read alone if the key has that info. The key is then
+// not handed on and does not linger (see [WithHandoff], [WithLinger]).
 func (m *Mutex) SetInfo(ctx context.Context, info string) error {
 	if m == nil || m.s == nil {
 		return ErrNotHeld
@@ -414,12 +400,12 @@ func (m *Mutex) SetInfo(ctx context.Context, info string) error {
 	return setInfo(ctx, m.name, info, h.alone[:])
 }
 
-// IsOwner returns a comparison for the If of an etcd transaction: it is true only
-// while this very hold's key exists, whatever clocks say. When the lock is not held
-// it returns one that is never true and reads no key outside the lock's prefix.
+// IsOwner returns a comparison for the If of an etcd transaction: it is true only while this very
+// hold's key exists, whatever clocks say. When the lock is not held it is never true, and reads no
+// key outside the lock's prefix.
 //
-// It does not order the writes of one hold: after a write whose outcome is unknown, unlock
-// before the next write, because the comparison would still let the late one through.
+// It does not order the writes of one hold. After a write whose outcome is unknown, unlock before
+// the next write: the comparison would still let the late one through.
 func (m *Mutex) IsOwner() clientv3.Cmp {
 	if m == nil || m.s == nil {
 		return clientv3.Compare(clientv3.CreateRevision("/"), "=", -1)
@@ -438,11 +424,12 @@ func (m *Mutex) Name() string {
 	return m.name
 }
 
-// Locker returns a sync.Locker for code that needs one. Its Lock waits without
-// bound until it holds the lock. sync.Locker has no errors, so they become panics
-// rather than unprotected critical sections: Lock panics with an error that
-// waiting does not fix ([ErrClosed], a refusal by etcd), Unlock with [ErrLost] and
-// [ErrNotHeld]. [ErrUnconfirmed] goes only to the logger.
+// Locker returns a sync.Locker for code that needs one. Its Lock waits without bound until it holds
+// the lock.
+//
+// sync.Locker has no errors, so they become panics rather than unprotected critical sections: Lock
+// panics with an error that waiting does not fix ([ErrClosed], a refusal by etcd), Unlock with
+// [ErrLost] and [ErrNotHeld]. [ErrUnconfirmed] goes only to the logger.
 func (m *Mutex) Locker() sync.Locker { return locker{m} }
 
 type locker struct{ m *Mutex }

@@ -35,9 +35,9 @@ const (
 // A SessionOption is an option of [New], [NewRWMutex], [NewSemaphore] and [NewSession]. The order
 // of options does not matter, except that the last of two of the same kind counts.
 //
-// A nil option is an error of what it is given to, and so are an invalid value, which the error
-// names, and an option that is given directly to what cannot use it, as [WithHandoff] to a
-// Semaphore: the error names both. As a default of a [Session] it is ignored there.
+// A constructor refuses a nil option, an invalid value, and an option that it cannot use, as
+// [WithHandoff] for a Semaphore. The error says which. As a default of a [Session] such an option
+// does not count there.
 type SessionOption interface {
 	applyTo(c *config, to use) error
 }
@@ -86,9 +86,9 @@ func (j joined) applyTo(c *config, to use) error { return apply("JoinOptions: ",
 
 func (joined) ofLocks() {}
 
-// JoinOptions returns one Option that does what all of opts do, in their order. Use it for tables of
-// options, and to hand a []Option on to [New], which takes each [SessionOption]. An error in opts
-// is one of what the result is given to.
+// JoinOptions returns one Option that does what all of opts do, in their order. Use it for tables
+// of options, and to hand a []Option on to [New], which takes each [SessionOption]. What is given
+// the result refuses what it would refuse of opts.
 func JoinOptions(opts ...Option) Option { return joined(slices.Clone(opts)) }
 
 // A use is what options are given to; several, where it says which of them have no use for one.
@@ -132,10 +132,9 @@ type config struct {
 	texts [line.Kinds]line.Text // of the values of keys, by their kind
 }
 
-// WithTTL sets the time to live of the lease: how long a crashed holder blocks other
-// contenders, and within what time a hold must be renewed. It is rounded up to
-// whole seconds. etcd may grant more (at least one and a half of its election
-// timeouts, 2 s by default), and the granted TTL counts. The default is 15 s.
+// WithTTL sets the time to live of the lease: how long a crashed holder blocks other contenders,
+// and within what time a hold must be renewed. The default is 15 s. It is rounded up to whole
+// seconds. etcd may grant more (2 s at least, by default), and the granted TTL counts.
 func WithTTL(d time.Duration) SessionOption {
 	return sessionOption("WithTTL", func(c *config) error {
 		c.ttl = d
@@ -146,11 +145,10 @@ func WithTTL(d time.Duration) SessionOption {
 	})
 }
 
-// WithSafetyMargin sets how long before the lease may expire a hold ends. The margin
-// covers clocks that run at different rates, and it is the time in which the critical
-// section has to stop. It must be less than the TTL. The default is an eighth of the
-// granted TTL, but at least 100 ms. With a margin above a quarter of the TTL the lease
-// is renewed more often than every third of the TTL.
+// WithSafetyMargin sets how long before the lease may expire a hold ends. The margin covers clocks
+// that run at different rates, and gives the critical section time to stop. It must be less than
+// the TTL, and costs more renewals above a quarter of it. The default is an eighth of the granted
+// TTL, but at least 100 ms.
 func WithSafetyMargin(d time.Duration) SessionOption {
 	return sessionOption("WithSafetyMargin", func(c *config) error {
 		c.margin = d
@@ -177,9 +175,8 @@ func WithOwner(label string) Option {
 }
 
 // WithInfo sets a text that is stored with the key, for other programs to read as Contender.Info:
-// an address, a version. It is valid UTF-8 of at most 1 KiB. Every etcd user with the right to read
-// the key can read it. The default is none. [Mutex.SetInfo] and [Hold.SetInfo] change it for one
-// hold.
+// an address, a version. It is valid UTF-8 of at most 1 KiB, and every etcd user who may read the
+// key can read it. The default is none. [Mutex.SetInfo] and [Hold.SetInfo] change it for one hold.
 func WithInfo(info string) Option {
 	return option("WithInfo", 0, func(c *config) error {
 		c.info = info
@@ -195,11 +192,13 @@ func checkInfo(to, info string) error {
 	return nil
 }
 
-// WithReentrancy makes Lock, TryLock and Do with a context that comes from a hold
-// of the same name in the same Session nest in that hold, instead of returning
-// [ErrDeadlock]. Each nested Lock needs its own Unlock; the last Unlock releases. In the
-// same way RLock nests in a read. Lock never nests in a read, nor RLock in a write, nor
-// [Session.LockAll] in anything.
+// WithReentrancy makes Lock, TryLock and Do with a context that comes from a hold of the same name
+// in the same Session nest in that hold, instead of returning [ErrDeadlock]. Each nested Lock needs
+// its own Unlock; the last Unlock releases.
+//
+// In the same way RLock nests in a read. Lock never nests in a read, nor RLock in a write. As a
+// default of a Session it counts for its Mutexes, its RWMutexes, and [Session.Lock] and its like.
+// It does not count for [Session.LockAll] and for Semaphores, for which it is an error.
 func WithReentrancy() Option {
 	return option("WithReentrancy", forSemaphore, func(c *config) error {
 		c.reentrant = true
@@ -207,13 +206,13 @@ func WithReentrancy() Option {
 	})
 }
 
-// WithMaxHold ends and releases a hold at the latest d after it began, even if it is
-// renewed. The hold's context then ends with the cause [ErrMaxHold], and Unlock
-// returns an error that is both ErrLost and ErrMaxHold.
+// WithMaxHold ends and releases a hold at the latest d after it began, even if it is renewed. The
+// hold's context then ends with the cause [ErrMaxHold], and Unlock returns an error that is both
+// ErrLost and ErrMaxHold.
 //
-// Unlike the end of a lease this has no safety margin: the next contender may get in one
-// round trip after d. So the critical section must stop by itself, or the token must
-// guard it. Other goroutines of this Session get in after the Unlock only; see [Mutex.Lock].
+// There is no safety margin: the next contender may get in one round trip after d. So the critical
+// section must stop by itself, or the token must guard it. Other goroutines of this Session get in
+// after the Unlock only; see [Mutex.Lock].
 func WithMaxHold(d time.Duration) Option {
 	return option("WithMaxHold", 0, func(c *config) error {
 		c.maxHold = d
@@ -221,32 +220,23 @@ func WithMaxHold(d time.Duration) Option {
 	})
 }
 
-// WithMinHold keeps the name taken for d at least from the moment at which it was acquired, even if
-// Unlock is called earlier. It is for jobs that may be shorter than the clocks of the machines that
-// start them differ: the job runs once, however short it is.
+// WithMinHold keeps the name taken for at least d from its acquisition, even if Unlock is called
+// earlier. It is for jobs that may be shorter than the clocks of the machines that start them
+// differ: the job runs once, however short it is.
 //
-// An Unlock before d ends the hold, as ever, and leaves its key in line for the rest of d, on a
-// lease of its own that is not renewed. Unlock returns nil once etcd has confirmed that. From then
-// on it does not matter whether the process lives on. The Session revokes the lease at d, and the
-// next contender gets in; if the process is gone, or the Session is closed, the key expires within
-// about 3 s after d. Others see until when in [Contender.Until]. A Lock of the same Session waits
-// like any other one.
+// An Unlock before d ends the hold, as ever, and leaves its key in line until d, on a lease of its
+// own. After its nil it does not matter whether the process lives on. The next contender, also one
+// of the same Session, gets in at d, or within about 3 s after that if the process is gone, or the
+// Session closed. Others see until when in [Contender.Until].
 //
-// A hold that lasts longer than d costs nothing more. A shorter one costs the grant of a lease with
-// its Unlock, and a timer of the Session. The TTL of etcd is in whole seconds, 2 s at least by
-// default.
+// A hold that was lost, or that Close ends, keeps nothing. If the process dies before Unlock, the
+// key goes with the lease of the Session: a [WithTTL] of at least d covers that, too. After
+// [ErrUnconfirmed] the key goes at d, with the lease of the Session, or has gone before.
+// docs/ttl.md has the costs.
 //
-// What is kept is a hold that its own Unlock has ended whole. A lost one keeps nothing, nor does
-// one that Close ends. If the process dies before Unlock, the key goes with the lease of the
-// Session, within [WithTTL]: a TTL of at least d covers that, too. If etcd does not answer an
-// Unlock, which then returns [ErrUnconfirmed], the key goes at d, or with the lease of the Session.
-// An Unlock is ErrUnconfirmed, too, if a request of it had no answer and then the key is gone
-// before d, or was put over: that may have been before the hold ended, or after. It counts from the
-// return of Lock, by the clock of this process, and by etcd's if the process is gone. While the
-// rest of d lasts the hold is not handed on and does not linger; see [WithHandoff], [WithLinger].
-//
-// It is for a [Mutex], [Session.Lock] and [Session.Do], and is an error for RWMutex and Semaphore.
-// As a default of a Session it does not count for these, nor for [Session.LockAll].
+// It is for a [Mutex], [Session.Lock] and [Session.Do]. For an RWMutex, a Semaphore, and a Lock
+// that nests it is an error. As a default of a Session it does not count for these, nor for
+// [Session.LockAll].
 func WithMinHold(d time.Duration) Option {
 	return option("WithMinHold", forRWMutex|forSemaphore, func(c *config) error {
 		c.minHold, c.mustNotNest = d, true
@@ -257,9 +247,9 @@ func WithMinHold(d time.Duration) Option {
 	})
 }
 
-// WithAcquireTimeout bounds each wait for a lock (Lock, RLock, Acquire, LockAll and their
-// like), without bounding the context of the hold. When the time is over the error is
-// context.DeadlineExceeded. Below 250 ms it does not tell whether etcd was away (see
+// WithAcquireTimeout bounds each wait for a lock (Lock, RLock, Acquire, LockAll and their like),
+// without bounding the context of the hold. When the time is over the error is
+// context.DeadlineExceeded, and says so. Below 250 ms it does not tell whether etcd was away (see
 // [ErrUnavailable]).
 func WithAcquireTimeout(d time.Duration) Option {
 	return option("WithAcquireTimeout", 0, func(c *config) error {
@@ -268,18 +258,20 @@ func WithAcquireTimeout(d time.Duration) Option {
 	})
 }
 
-// WithHandoff lets up to n Unlocks in a row pass the hold on to the next goroutine of the
-// Session that waits for the name, without a request to etcd. Then the key is released
-// and other contenders get their turn. The default is 0: strict order of arrival.
+// WithHandoff lets up to n Unlocks in a row pass the hold on to the next goroutine of the Session
+// that waits for the name, without a request to etcd. Then the key is released and other contenders
+// get their turn. The default is 0: strict order of arrival.
 //
-// It trades order and waiting time for speed: another Session waits for up to n+1 critical
-// sections at a time. Holds that are passed on have the same key and Token, which still
-// grows from one Session to the next. So a resource that refuses older tokens, or checks
-// IsOwner, cannot tell two goroutines of one Session apart. An Unlock that passes the hold
-// on returns nil as long as the hold is certain. If an operator deleted the key in the last
-// second or so, the next holder learns it instead. The key goes on saying the same of its holder.
-// So a hold is passed on only between Mutexes with the same [WithOwner] and [WithInfo], both with
-// [WithRecall] or both without, and not once [Mutex.SetInfo] was called.
+// It trades order and waiting time for speed: another Session waits for up to n+1 critical sections
+// at a time. Holds that are passed on have one key and Token: a resource that checks them cannot
+// tell two goroutines of one Session apart. An Unlock that passes the hold on returns nil as long
+// as the lease is renewed in time. If an operator deleted the key in the last second or so, the
+// next holder learns it instead.
+//
+// Mutexes share a key if they have the same [WithOwner] and [WithInfo], and all or none have
+// [WithRecall], unless [Mutex.SetInfo] was called. As a default of a Session it counts for its
+// Mutexes, for the writers of its RWMutexes, and for [Session.Lock] and its like. It does not count
+// for [Session.LockAll] and for Semaphores, for which it is an error.
 func WithHandoff(n int) Option {
 	return option("WithHandoff", forSemaphore, func(c *config) error {
 		c.handoff = n
@@ -291,19 +283,16 @@ func WithHandoff(n int) Option {
 }
 
 // WithLinger keeps the key for up to d after an Unlock when no contender waits for it. Meanwhile
-// the Session may lock again without a request to etcd. The key goes as soon as another
-// contender queues, when the lease is at risk or retired, when the line cannot be watched,
-// at Close, and when d is over. The default is to release at once.
+// the Session may lock again without a request to etcd. The default is to release at once.
 //
-// The trade-off: the first wait of another contender needs an event and one more commit, and its
-// TryLock returns [ErrLocked] while the key lingers. So it suits locks that one process
-// takes again and again. A lingering key costs a watch of the name, a goroutine, and a read
-// every 1.5 s at first and once in a TTL and a third in the end. The holds of one key have
-// the same Token and the same IsOwner. An Unlock that leaves the key lingering returns nil
-// as long as the hold is certain. If an operator deleted the key in the last second or so,
-// that is noticed later. A lingering key is for Mutexes with the same [WithOwner] and
-// [WithInfo], all with [WithRecall] or all without. Any other Mutex of the Session puts a key
-// of its own. A key does not linger once [Mutex.SetInfo] was called for it.
+// The key goes as soon as another contender queues, when the lease is at risk or retired, when the
+// line cannot be watched, at Close, and when d is over. It suits locks that one process takes again
+// and again: the first wait of another contender needs an event and one more commit, and its
+// TryLock returns [ErrLocked] while the key lingers. A lingering key costs a watch of the name, a
+// goroutine, and a read now and then.
+//
+// What nil says then, which Mutexes share the key and its Token, and for what it counts as a
+// default of a Session is as for [WithHandoff].
 func WithLinger(d time.Duration) Option {
 	return option("WithLinger", forSemaphore, func(c *config) error {
 		c.linger = d
@@ -311,11 +300,10 @@ func WithLinger(d time.Duration) Option {
 	})
 }
 
-// WithLogger sets where the library reports what may need attention. At Warn: an etcd that
-// does not answer, losses, failed or late renewals, releases and removals that etcd does not
-// confirm, and late requests that had to be undone. At Debug: leases that begin and end. The
-// default is silence. Like the hooks of a [Trace], the logger is called from a goroutine of its
-// own, and a handler that blocks does not hold up a lock.
+// WithLogger sets where the library reports what may need attention. The default is silence. At
+// Warn: an etcd that does not answer, losses, late renewals, releases and removals that etcd does
+// not confirm, and late requests that had to be undone. At Debug: leases that begin and end. Like
+// the hooks of a [Trace], a handler that blocks does not hold up a lock.
 func WithLogger(l *slog.Logger) Option {
 	return option("WithLogger", 0, func(c *config) error {
 		c.logger = l

@@ -21,9 +21,9 @@ type RecallRequest struct {
 	// By and Reason tell people where the request is from, and why it is made. Each is valid UTF-8
 	// of at most 256 bytes.
 	By, Reason string
-	// Grace is how long the hold may go on after it has noticed the request: as many milliseconds,
-	// rounded up, but no longer than the holder's [WithRecall] says. 0 ends it at once, and less
-	// than 0 is an error.
+	// Grace is how long the hold may go on after it has noticed the request: whole milliseconds,
+	// rounded up, but no longer than the holder's [WithRecall] says. 0 ends it at once, and less than
+	// 0 is an error.
 	Grace time.Duration
 }
 
@@ -38,21 +38,19 @@ func (r RecallRequest) line(id string) line.Recall {
 }
 
 // Recall asks the holder c to give the lock back. Unlike [Break] it takes nothing away: the key of
-// c stays until c itself unlocks, so no two hold at any time. It costs a read and a transaction.
+// c stays until c itself unlocks, so no two hold at any time.
 //
 // It returns nil if the request is written, if an earlier one with no longer a grace is there, and
 // if c is gone, now or already. It returns [ErrNotRecallable] if c does not listen (it has no
-// [WithRecall], or is of another program), and then nothing is written, nor is it if an argument is
-// wrong. After another error the request may or may not be written: call Recall again. It never
-// touches a newer key, not even one of the same name.
+// [WithRecall], or is of another program). Then, and if an argument is wrong, nothing is written.
+// After another error the request may or may not be written: call Recall again. It never touches a
+// newer key, not even one of the same name.
 //
-// A holder notices it within milliseconds. (If no contender was behind it when it began to hold, it
-// does from about a second later on.) [RecallFrom] tells it, and after the grace its context ends
-// with a [*RecalledError]. A holder that does not unlock keeps the lock as long as its lease is
-// renewed. One that is cut off loses its lease as ever. A waiter may be recalled too: its hold
-// begins as one that has just noticed. Readers that share a key are recalled together, and so are
-// all names of a [Session.LockAll]. To get a lock back from several holders (readers of several
-// Sessions, permits) recall each of them.
+// A holder notices it within milliseconds, or about a second later if it began to hold with nobody
+// waiting, and a waiter as its hold begins. [RecallFrom] tells it, and after the grace its context
+// ends with a [*RecalledError]. A holder that does not unlock keeps the lock as long as its lease
+// is renewed. Readers that share a key are recalled together, and so are all names of a
+// [Session.LockAll]; recall each of several other holders. It costs a read and a transaction.
 func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
 	request := r.line(uuid.NewString())
 	if err := checkContender(ctx, kv, "recall", c); err != nil {
@@ -119,10 +117,10 @@ func writeRecall(
 // they end after the grace that the request allows, but at most this long after they have noticed.
 // By default they cannot be recalled.
 //
-// A hold that begins with contenders behind it is watched at once: that is a watch and a read.
-// Otherwise it costs nothing without a request, unless the Session holds more than 100 names: then
-// the keys that listen are read once per renewal period, a hundred in a request. A recalled key is
-// not handed on and does not linger (see [WithHandoff], [WithLinger]), and no reader joins it.
+// It costs a watch and a read if contenders are behind a hold as it begins, and otherwise nothing
+// unless the Session holds more than 100 names: then the keys that listen are read once per renewal
+// period, a hundred in a request. A recalled key is not handed on and does not linger, and no
+// reader joins it.
 func WithRecall(most time.Duration) Option {
 	return option("WithRecall", 0, func(c *config) error {
 		c.recall = most
@@ -131,10 +129,10 @@ func WithRecall(most time.Duration) Option {
 }
 
 var (
-	// ErrRecalled says that a hold has ended because it was recalled and its grace is over. It
-	// comes as a [*RecalledError], the cause of the hold's context. The key is still there: no
-	// other contender gets in before Unlock, which says nil if the hold was whole. Stop the work,
-	// and unlock.
+	// ErrRecalled says that a hold has ended because it was recalled and its grace is over. It comes
+	// as a [*RecalledError], the cause of the hold's context. The key is still there: no other
+	// contender gets in before Unlock, which says nil if the hold was whole. Stop the work, and
+	// unlock.
 	ErrRecalled = errors.New("etcdlock: recalled")
 
 	// ErrNotRecallable says that a contender does not listen to [Recall]: it was made without

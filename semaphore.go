@@ -16,39 +16,30 @@ const mostPermits = math.MaxUint16
 
 // A Semaphore limits how many permits of a name are held at a time, by all processes together. Make
 // it with [NewSemaphore] or [Session.Semaphore]; the zero Semaphore returns errors. Do not copy
-// one.
+// one. All methods are safe for concurrent use.
 //
 // It is first come, first served: a request for many permits is not overtaken by small ones behind
-// it, and every request gets in. Within a [Session] that is the order of the calls; one of them at
-// a time waits in etcd's line.
+// it, and every request gets in. Within a [Session] that is the order of the calls. A [Mutex] of
+// the same name takes all of it, as do the writers and readers of an [RWMutex], etcd's
+// concurrency.Mutex, and a version of this package that knows no permits.
 //
-// Nothing is stored but the permits, each with the limit on which its holder counts. So nothing can
-// be left over, and nothing needs a reset: the permits of a process that has died come back
-// with its lease. While contenders disagree on the limit the lowest limit in line counts, so a
-// new limit may be rolled out process by process. A Semaphore logs a warning once for each other
-// limit that it meets.
+// Nothing is stored but the permits, so nothing needs a reset: those of a process that has died
+// come back with its lease. While contenders disagree on the limit the lowest limit in line counts,
+// so a new limit may be rolled out process by process. The logger warns once for each other limit.
 //
-// A [Mutex] of the same name takes all of it: it waits for all permits before it, and permits wait
-// for it. So it is with the writers and readers of an [RWMutex], with etcd's concurrency.Mutex, and
-// with a version of this package that knows no permits.
-//
-// Holds of permits overlap, so a token says nothing about other holds: a resource that refuses
-// lower tokens would refuse holders. If the permits of a process are lost, another process may get
-// them while the first still works. Then more than the limit are at work until the first looks at
-// its context. So it is within a Session: unlike a Lock, an Acquire does not wait for the Unlock of
-// permits that its Session has lost. The others that may be at work are counted by etcd, which
-// knows nothing of the lost ones, so a wait in one process would keep no limit.
-//
-// All methods are safe for concurrent use.
+// Holds of permits overlap, so a token says nothing about other holds. If the permits of a process
+// are lost, another may get them while the first still works: more than the limit are at work until
+// the first looks at its context. That is so within a Session, too: an Acquire does not wait for
+// the Unlock of lost permits, which would not keep the limit among processes.
 type Semaphore struct {
 	_ noCopy
 
 	m *Mutex // the name, the Session and the options; set once
 }
 
-// NewSemaphore returns a Semaphore for name with a lease of its own. It validates name, limit and
-// options and does no I/O. limit is 1 to 65,535. It takes the options of [New] but [WithHandoff],
-// [WithLinger] and [WithReentrancy], which are errors.
+// NewSemaphore returns a Semaphore for name with a lease of its own. It validates name, limit (1 to
+// 65,535) and options and does no I/O. It takes the options of [New], but refuses [WithHandoff],
+// [WithLinger], [WithMinHold] and [WithReentrancy].
 func NewSemaphore(
 	client *clientv3.Client, name string, limit int, opts ...SessionOption,
 ) (*Semaphore, error) {
@@ -71,30 +62,28 @@ func checkLimit(name string, limit int) error {
 	return nil
 }
 
-// Acquire waits until it has n permits: until the permits of all contenders before it and its own
-// are within the limit. n is 1 up to the limit, else it is an error at once. ctx bounds the wait
-// only: the Hold outlives it. With permits free it is one request to etcd.
+// Acquire waits until it has n permits: until those of all contenders before it and its own are
+// within the limit. After nil the caller has them until it calls Unlock on the Hold, all n at once,
+// and [Hold.Context] gives a context that ends with it.
 //
-// After a nil error the caller has the permits until it calls Unlock on the Hold, all n at once.
-// [Hold.Context] gives a context that ends with it. After an error there is no Hold, and nothing is
-// left behind that could block other contenders. The errors are as for [Mutex.Lock]:
-// [ErrDeadlock] comes at once if ctx comes from a hold of this name in this Session that is not of
-// permits.
+// n is 1 up to the limit, else it is an error at once. ctx bounds the wait only. With permits free
+// it is one request to etcd. After an error there is no Hold, and nothing is left behind that could
+// block other contenders. The errors are as for [Mutex.Lock], but a ctx that comes from permits is
+// no [ErrDeadlock].
 //
-// A ctx that comes from a hold of permits of the same name is legal. The call waits in line as any
-// other does. If the permits are out, and their holders wait for more, all of them wait for ever.
-// This call also waits for ever behind a [Mutex], a read or a request for many permits that waits
-// for the caller's own permits, even while other permits are free. Ask for all permits at once, or
-// bound the wait.
+// An Acquire by a caller that has permits of the name waits in line as any other. It waits for ever
+// if the permits are out and their holders wait for more, or behind a contender that waits for the
+// caller's own permits. Ask for all permits at once, or bound the wait.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, n, manner{})
 }
 
-// TryAcquire takes n permits if they are free and there is no waiter. It waits for etcd, but for no
-// other contender: until ctx ends or, if ctx has no deadline, for at most the TTL. If they are not
-// free it returns a [*LockedError] at once, for which errors.Is(err, ErrLocked) is true, and has
-// written nothing to etcd. (Permits that come and go meanwhile are to it what keys of nested names
-// are to [Mutex.TryLock].) Other errors, and what is true after them, are as for
+// TryAcquire takes n permits if they are free and there is no waiter. If they are not free it
+// returns a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has written nothing to
+// etcd.
+//
+// Like [Mutex.TryLock] it waits for etcd, but for no other contender. Permits that change during
+// the call may cost a few more requests. Other errors, and what is true after them, are as for
 // [Semaphore.Acquire].
 func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, n, manner{try: true})
@@ -141,8 +130,8 @@ func (s *Semaphore) Name() string {
 }
 
 // Close ends the waits and the holds of this Semaphore, and releases its permits, as [Mutex.Close]
-// does. The contexts of its Holds end with the cause [ErrClosed], and their Unlock returns
-// [ErrNotHeld] from then on.
+// does. The contexts of its Holds end with the cause [ErrClosed], and their Unlock then returns
+// [ErrNotHeld].
 func (s *Semaphore) Close(ctx context.Context) error {
 	if err := s.check(); err != nil {
 		return err

@@ -16,41 +16,38 @@ import (
 // structs.
 //
 // Start is called in the goroutine of a call. A goroutine of the Session calls the others one at a
-// time and in the order of the events, some time after the event: a hook that blocks or panics
-// holds up or skips other hooks, never a lock. While hooks are blocked, at most 16,384 events are
-// kept; later ones are dropped.
+// time, in the order of the events, some time after them: a hook that blocks or panics holds up or
+// skips other hooks, never a lock. While hooks are blocked at most 16,384 events are kept; later
+// ones are dropped.
 //
-// ctx is for its values. It is that of the call, as Start has returned it: of the call that began a
-// hold, not of the one that ended it. It may have ended. For events without a call (leases,
-// removals, an unreachable etcd) it is context.Background.
-//
-// The lease hooks, Unavailable and SetBack belong to the Session's Trace (to New's, for a Mutex
-// with its own lease). The other hooks belong to the Mutex's.
+// Hooks get the context of the call that began a hold, as Start returned it. Use only its values:
+// it may have ended. For events without a call it is context.Background. The lease hooks,
+// Unavailable and SetBack belong to the Session's Trace (New's, for a Mutex with its own lease),
+// the others to the Mutex's.
 type Trace struct {
-	// Start: a call that locks begins, with the context ctx. The context that Start returns, ctx or
-	// one that comes from it, takes the place of ctx: for the requests and the later hooks of the
-	// call, and as the parent of the context that the function of Do, RDo, DoAll, Lead or their
-	// like gets. So a span that begins here is the parent of the work. nil stands for ctx. Either
-	// Acquired or GaveUp follows, once for each name. A call that nests in a hold (see
-	// [WithReentrancy]) does not begin one, and neither does one with an argument that is refused.
+	// Start: a call that locks begins. The context that it returns comes from ctx, or is nil, which
+	// stands for ctx. It is that of the requests and the later hooks of the call, and the parent of
+	// the context that the function of Do, Lead or their like gets: a span that begins here is the
+	// parent of the work. Either Acquired or GaveUp follows, once for each name. A call that nests
+	// (see [WithReentrancy]) does not begin one, nor does one with an argument that is refused.
 	//
 	// Start must not block: the call waits for it. If it panics the call goes on with ctx.
 	Start func(ctx context.Context, e StartEvent) context.Context
 
-	// Queued: a wait began behind other contenders. Either Acquired or GaveUp follows, once, with
-	// the same Ahead.
+	// Queued: a wait began behind other contenders. Acquired or GaveUp follows, once, with the same
+	// Ahead.
 	Queued func(ctx context.Context, e QueuedEvent)
 	// GaveUp: Lock, TryLock, Do or their like returned an error without a hold.
 	GaveUp func(ctx context.Context, e GaveUpEvent)
 	// Acquired: a hold began. Released or Lost follows, once.
 	Acquired func(ctx context.Context, e AcquiredEvent)
-	// Released: a hold ended by Unlock or Close, without a loss. If etcd did not confirm
-	// the release, CleanupPending reports it.
+	// Released: a hold ended by Unlock or Close, without a loss. If etcd did not confirm it,
+	// CleanupPending follows.
 	Released func(ctx context.Context, e ReleasedEvent)
 	// Lost: a hold ended without its release.
 	Lost func(ctx context.Context, e LostEvent)
-	// Recalled: a hold that listens (see [WithRecall]) has noticed a request, or a later one that
-	// ends it sooner. It ends by its Unlock, or when the grace is over; Released or Lost follows.
+	// Recalled: a hold that listens (see [WithRecall]) has noticed a request, or a later one that ends
+	// it sooner. Released or Lost follows.
 	Recalled func(ctx context.Context, e RecalledEvent)
 	// Led: a call of the function of [Mutex.Lead] is over. Its lock is released, or lost.
 	Led func(ctx context.Context, e LedEvent)
@@ -59,22 +56,20 @@ type Trace struct {
 	LeaseGranted func(ctx context.Context, e LeaseGrantedEvent)
 	// LeaseRenewed: etcd acknowledged a renewal.
 	LeaseRenewed func(ctx context.Context, e LeaseRenewedEvent)
-	// RenewalFailed: an attempt to renew failed; more follow. The end of a renewal stream that
-	// has answered before, with its token or its member, is not a failure yet.
+	// RenewalFailed: an attempt to renew failed; more follow. (The end of a stream that has answered
+	// before is no failure yet.)
 	RenewalFailed func(ctx context.Context, e RenewalFailedEvent)
-	// LeaseAtRisk: less than half of the TTL less the margin remains until the lease's holds
-	// are lost, and no renewal is acknowledged. It is called again with each further attempt.
+	// LeaseAtRisk: less than half of the TTL less the margin remains until the lease's holds are lost,
+	// and no renewal is acknowledged. It comes again with each further attempt.
 	LeaseAtRisk func(ctx context.Context, e LeaseAtRiskEvent)
-	// LeaseReplaced: no new hold will use a lease any more, because it was lost, is in doubt, or
-	// was given back.
+	// LeaseReplaced: no new hold will use a lease any more: it was lost, is in doubt, or was given
+	// back.
 	LeaseReplaced func(ctx context.Context, e LeaseReplacedEvent)
 
-	// Unavailable: a call waits for etcd, which does not answer. The hook is called
-	// after the first attempt without an answer and then every 10 s, once for all calls of
-	// the Session.
+	// Unavailable: a call waits for etcd, which does not answer: after the first attempt and then
+	// every 10 s, once for all calls of the Session.
 	Unavailable func(ctx context.Context, e UnavailableEvent)
-	// SetBack: etcd's revision went back, or it is another cluster:
-	// it was restored or wiped, or the client was moved. The Session reads its keys again.
+	// SetBack: etcd was restored or wiped, or the client was moved to another cluster.
 	SetBack func(ctx context.Context, e SetBackEvent)
 
 	// CleanupPending: a key must go and is being removed in the background.
@@ -198,12 +193,12 @@ type CleanupPendingEvent struct{ Key string }
 // A CleanupDoneEvent is a key that is gone.
 type CleanupDoneEvent struct{ Key string }
 
-// JoinTraces returns one Trace that calls the hooks of all the given ones, in their order. Use it
-// where [WithTrace] takes one Trace and there are several: for metrics and spans, for instance. A
-// hook that none of them has stays nil, and a nil Trace has none. The result has the hooks that
-// the Traces have now; later changes to them do not change it. A hook that panics skips the same
-// hook of the Traces after it, except that Start does not. Each Start gets the context that the one
-// before has returned.
+// JoinTraces returns one Trace that calls the hooks of all the given ones, in their order: for
+// metrics and spans, for instance. A hook that none of them has stays nil, and a nil Trace has
+// none.
+//
+// The result has the hooks that the Traces have now. A hook that panics skips the same hook of the
+// Traces after it, except that Start does not. Each Start gets the context of the one before.
 func JoinTraces(traces ...*Trace) *Trace {
 	return &Trace{
 		Start:         joinStarts(traces),

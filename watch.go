@@ -13,29 +13,27 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// WatchHolder yields the holder of the lock name now, and then the holder after each change. It is
-// for programs that follow a leader without being candidates: proxies, dashboards. While there is
-// no holder it yields the zero Contender. Of several holders (readers, or permits) it yields the
-// first in line. [WithInfo] is how a holder tells its address. A holder that changes its Info, by
-// [Mutex.SetInfo] or [Hold.SetInfo], is yielded again, and so is one whose hold is over while the
-// name stays taken (Contender.Until).
+// WatchHolder yields the holder of the lock name now, and then the holder after each change. While
+// there is no holder it yields the zero Contender. It is for programs that follow a leader without
+// being candidates: proxies, dashboards.
 //
-// Changes that follow each other closely may be skipped, but they are never reordered, and the
-// last one always comes: within milliseconds, or about two seconds later if an event was lost.
-// Nothing is yielded twice in a row, and a [Recall] is no change. What it yields was true a moment
-// ago: only the holder itself, by its context or its token, can be certain.
+// Of several holders (readers, or permits) it yields the first in line. A holder that changes its
+// Info is yielded again, and so is one whose hold is over while the name stays taken
+// (Contender.Until). A [Recall] is no change. Changes that follow each other closely may be
+// skipped, but never reordered, and the last one always comes: within milliseconds, or about two
+// seconds later if an event was lost. What it yields was true a moment ago: only the holder itself
+// can be certain.
 //
 // It goes on through lost watches, compactions, members that are cut off, and an etcd that is away
-// or was restored. It ends with ctx, without an error; when the loop breaks; or after it has
-// yielded one error, with the zero Contender, that retrying does not fix: a bad argument, a
-// refusal, a closed client. Nothing is left running then, unless a watch has just begun and etcd
-// does not answer within 50 ms: then the client may keep a stream open until its next watch. The
-// sequence may be used any number of times, also at once, and each use begins with the holder at
-// that time.
+// or was restored. It ends with ctx, without an error; when the loop breaks; or after one error,
+// with the zero Contender, that retrying does not fix: a bad argument, a refusal, a closed client.
+// Then it leaves nothing running. One exception: if etcd does not answer a watch that has just
+// begun, the client may keep that stream open until its next watch. The sequence may be used any
+// number of times, also at once.
 //
-// It writes nothing and needs no lease. At rest it costs a watch, and each 1.5 s a transaction
-// that returns next to nothing: a thousand uses send some 670 of these a second. A change costs
-// each use a read of a few keys and a watch, however long the line is.
+// It needs a whole client, and not a KV alone: it watches, and it learns from the client's
+// connection when etcd is away. It writes nothing. At rest it costs a watch, and each 1.5 s a
+// transaction that returns next to nothing; a change costs a read of a few keys.
 func WatchHolder(
 	ctx context.Context, client *clientv3.Client, name string,
 ) iter.Seq2[Contender, error] {
@@ -91,9 +89,8 @@ func firstOf(name string, seen *follow.Snapshot) Contender {
 }
 
 // Contenders returns all holders and waiters of the lock name, in the order of the line. The first
-// one holds. If it reads, all before the first one that does not read hold. If it is a permit, all
-// before the first one that has to wait hold. It is one linearizable read, writes nothing, and may
-// be called with any KV that sees the same keys as the lock's client.
+// one holds, and so do others whose Holds is true: readers, or permits. It is one linearizable
+// read, writes nothing, and works with any KV that sees the same keys as the lock's client.
 func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "contenders of", name); err != nil {
 		return nil, err
@@ -114,9 +111,9 @@ func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, 
 	return contenders, nil
 }
 
-// Holders returns all holders of every lock whose name begins with prefix, which is
-// a plain string and may be empty for all, sorted by name, and by token where several hold. It
-// is one linearizable read of all keys that begin with prefix, and writes nothing.
+// Holders returns all holders of every lock whose name begins with prefix, sorted by name, and by
+// token where several hold. prefix is a plain string, and may be empty for all. It is one
+// linearizable read of all keys that begin with prefix, and writes nothing.
 func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "holders below", prefix); err != nil {
 		return nil, err
