@@ -156,8 +156,9 @@ func (s *session) close(ctx context.Context) error {
 	ctx, cancel := s.releaseContext(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
 	defer cancel()
 	if ctx.Done() == nil {
-		ttl := s.leases.LongestTTL() // twice of which may be more than a Duration can say
-		ctx, cancel = attempt.WithBound(ctx, ttl+min(ttl, math.MaxInt64-ttl), "a Close without a deadline")
+		ttl := s.leases.LongestTTL()
+		twice := ttl + min(ttl, math.MaxInt64-ttl) // which may be more than a Duration can say
+		ctx, cancel = attempt.WithBound(ctx, twice, "a Close without a deadline")
 		defer cancel()
 	}
 
@@ -268,7 +269,8 @@ func (s *session) releaseContext(
 	if deadline, ok := ctx.Deadline(); ok {
 		own, stop = context.WithDeadline(own, deadline)
 	}
-	own, cancel := attempt.WithBound(own, s.releaseTime(), "a release whose context ends with the hold")
+	const of = "a release whose context ends with the hold"
+	own, cancel := attempt.WithBound(own, s.releaseTime(), of)
 	forget := context.AfterFunc(outermost.parent, cancel)
 	return own, func() { forget(); cancel(); stop() }
 }

@@ -36,8 +36,8 @@
 // or about a second later if it has just begun to hold. Until then only the token protects.
 // [Recall] gets a lock back from a living holder without such an overlap.
 //
-// When etcd is restored from a snapshot, or wiped, tokens start again. A process that has noticed it
-// lets no hold begin until those from before must have ended; one that starts afterwards cannot
+// When etcd is restored from a snapshot, or wiped, tokens start again. A process that has noticed
+// it lets no hold begin until those from before must have ended; one that starts afterwards cannot
 // know them. docs/runbook.md says how to restore.
 //
 // # Time
