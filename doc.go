@@ -45,15 +45,17 @@
 // etcd alone decides which contender holds the lock. The local clock only decides how long a holder
 // may believe that it does:
 //
-//		trustedUntil = attemptStarted + grantedTTL - margin
+//	trustedUntil = attemptStarted + grantedTTL - margin
 //
-//	  - attemptStarted is when the last acknowledged grant or renewal was sent, not when its answer
-//	    came: etcd starts to count when it handles the request, at any time in between. It is read
-//	    from the monotonic clock. A step of the wall clock forward by more than what remains ends the
-//	    holds, too: the machine may have been suspended.
-//	  - grantedTTL is what etcd granted, which may be more than was asked for.
-//	  - margin covers clocks that run at different rates during the TTL, and gives the critical
-//	    section time to stop: by default an eighth of the TTL, and at least 100 ms.
+// Term by term:
+//
+//   - attemptStarted is when the last acknowledged grant or renewal was sent, not when its answer
+//     came: etcd starts to count when it handles the request, at any time in between. It is read
+//     from the monotonic clock. A step of the wall clock forward by more than what remains ends the
+//     holds, too: the machine may have been suspended.
+//   - grantedTTL is what etcd granted, which may be more than was asked for.
+//   - margin covers clocks that run at different rates during the TTL, and gives the critical
+//     section time to stop: by default an eighth of the TTL, and at least 100 ms.
 //
 // At trustedUntil a timer ends the hold. After a pause, a check before the timer has run compares
 // the clock and finds the hold ended. A late answer revives nothing. docs/ttl.md helps to choose.

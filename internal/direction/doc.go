@@ -1,3 +1,3 @@
-// Package direction tests the shape of the library: which of its files and packages use which, and
-// that its cores are pure.
+// Package direction tests the shape of the library: which of its files and packages use which, that
+// its cores are pure, and how much there is to read in go doc.
 package direction

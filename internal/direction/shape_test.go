@@ -4,6 +4,8 @@ import (
 	"go/ast"
 	"go/types"
 	"maps"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -94,4 +96,17 @@ func TestATypeStandsInOneFileOrTwo(t *testing.T) {
 	for name, in := range files {
 		assert.LessOrEqual(t, len(in), 2, "%s: %v", name, slices.Sorted(maps.Keys(in)))
 	}
+}
+
+// A reader learns the library from go doc in a sitting. Rare facts are on the pages.
+func TestTheDocumentationOfThePackageIsShort(t *testing.T) {
+	const most = 11_000
+	cmd := exec.CommandContext(t.Context(), "go", "doc", "-all", ".")
+	cmd.Dir = filepath.Join("..", "..")
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	text, err := cmd.Output()
+	require.NoError(t, err)
+	words := len(strings.Fields(string(text)))
+	require.Greater(t, words, most/2)
+	require.LessOrEqual(t, words, most)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -111,18 +110,6 @@ func TestThePackageDocumentationShowsTestedCode(t *testing.T) {
 	}
 	require.Contains(t, shown.String(), "etcdlock.New(")
 	require.Contains(t, sources(t, "example_test.go"), "\n"+shown.String())
-}
-
-// A reader learns the library from go doc in a sitting. Rare facts are on the pages.
-func TestTheDocumentationOfThePackageIsShort(t *testing.T) {
-	const most = 11_000
-	cmd := exec.CommandContext(t.Context(), "go", "doc", "-all", ".")
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	text, err := cmd.Output()
-	require.NoError(t, err)
-	words := len(strings.Fields(string(text)))
-	require.Greater(t, words, most/2)
-	require.LessOrEqual(t, words, most)
 }
 
 // Each option has an example, and so has everything that its signature does not explain.
