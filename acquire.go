@@ -151,7 +151,7 @@ func (a call) bounded(ctx context.Context) (
 		most, of = m.s.cfg.ttl, "a try without a deadline"
 	}
 	if most > 0 {
-		ctx, stop = attempt.WithBound(ctx, most, of)
+		ctx, stop = context.WithTimeoutCause(ctx, most, &attempt.BoundError{Of: of, Most: most})
 	}
 	ctx, end := context.WithCancelCause(ctx)
 	done := m.s.etcd.Waits()

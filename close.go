@@ -158,7 +158,8 @@ func (s *session) close(ctx context.Context) error {
 	if ctx.Done() == nil {
 		ttl := s.leases.LongestTTL()
 		twice := ttl + min(ttl, math.MaxInt64-ttl) // which may be more than a Duration can say
-		ctx, cancel = attempt.WithBound(ctx, twice, "a Close without a deadline")
+		over := &attempt.BoundError{Of: "a Close without a deadline", Most: twice}
+		ctx, cancel = context.WithTimeoutCause(ctx, twice, over)
 		defer cancel()
 	}
 
@@ -252,8 +253,8 @@ func (s *session) releaseContext(
 	ctx context.Context, ends func(*hold) bool, ifEnded time.Duration,
 ) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {
-		const of = "a release whose context had ended"
-		return attempt.WithBound(context.WithoutCancel(ctx), ifEnded, of)
+		over := &attempt.BoundError{Of: "a release whose context had ended", Most: ifEnded}
+		return context.WithTimeoutCause(context.WithoutCancel(ctx), ifEnded, over)
 	}
 	var outermost *holdContext
 	for c := holdContextOf(ctx); c != nil; c = c.outer() {
@@ -269,8 +270,9 @@ func (s *session) releaseContext(
 	if deadline, ok := ctx.Deadline(); ok {
 		own, stop = context.WithDeadline(own, deadline)
 	}
-	const of = "a release whose context ends with the hold"
-	own, cancel := attempt.WithBound(own, s.releaseTime(), of)
+	most := s.releaseTime()
+	over := &attempt.BoundError{Of: "a release whose context ends with the hold", Most: most}
+	own, cancel := context.WithTimeoutCause(own, most, over)
 	forget := context.AfterFunc(outermost.parent, cancel)
 	return own, func() { forget(); cancel(); stop() }
 }

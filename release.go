@@ -162,7 +162,8 @@ func (h *hold) releaseLocked(until time.Time) *release {
 func (r *release) send(ctx context.Context) error {
 	s := r.h.m.s
 	if ctx.Done() == nil {
-		bounded, cancel := attempt.WithBound(ctx, s.releaseTime(), "a release without a deadline")
+		over := &attempt.BoundError{Of: "a release without a deadline", Most: s.releaseTime()}
+		bounded, cancel := context.WithTimeoutCause(ctx, over.Most, over)
 		defer cancel()
 		ctx = bounded
 	}

@@ -208,7 +208,11 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 			if owner == "" {
 				owner = "another program"
 			}
-			h.why.set(fmt.Sprintf("%d before it in line, held by %s", e.Ahead, owner))
+			held := "held"
+			if until := e.Holder.Until; !until.IsZero() {
+				held = "kept until " + until.Format(time.RFC3339)
+			}
+			h.why.set(fmt.Sprintf("%d before it in line, %s by %s", e.Ahead, held, owner))
 		},
 		Unavailable: func(_ context.Context, e etcdlock.UnavailableEvent) {
 			h.why.set(e.Err.Error())

@@ -259,7 +259,8 @@ func (l *Lease) verdictLocked() verdict {
 // has stopped.
 func (k *keeper) renew(r keepalive.Renewal) {
 	p, started := k.pool, r.Sent
-	bounded, cancel := attempt.WithBound(k.ctx, min(k.TTL/4*3, k.plan.Span), "a renewal")
+	over := &attempt.BoundError{Of: "a renewal", Most: min(k.TTL/4*3, k.plan.Span)}
+	bounded, cancel := context.WithTimeoutCause(k.ctx, over.Most, over)
 	defer cancel()
 	unreachable := p.etcd.CancelWhenUnreachable(bounded, cancel)
 	epoch := p.etcd.Epoch()
@@ -322,7 +323,8 @@ func (l *Lease) confirmed(
 // relies on a lease that has no key. If no answer comes, the next renewal may do better.
 func (k *keeper) ask(sent *trust.Attempt) error {
 	p := k.pool
-	ctx, cancel := attempt.WithBound(k.ctx, p.etcd.Timeout(), "a read after a renewal")
+	over := &attempt.BoundError{Of: "a read after a renewal", Most: p.etcd.Timeout()}
+	ctx, cancel := context.WithTimeoutCause(k.ctx, over.Most, over)
 	defer cancel()
 	key := k.key()
 	if key == "" {

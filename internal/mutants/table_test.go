@@ -835,8 +835,8 @@ var mutants = []mutant{
 	{
 		name: "Unlock is bound to the context that has ended",
 		why:  "A function should not outlive its context. But defer mu.Unlock(ctx) after a cancelled request is the common case (rule 7).",
-		edits: []edit{{"close.go", `		const of = "a release whose context had ended"
-		return attempt.WithBound(context.WithoutCancel(ctx), ifEnded, of)
+		edits: []edit{{"close.go", `		over := &attempt.BoundError{Of: "a release whose context had ended", Most: ifEnded}
+		return context.WithTimeoutCause(context.WithoutCancel(ctx), ifEnded, over)
 `, `		return ctx, func() {}
 `}},
 		killers: []killer{inContract("TestUnlockWorksWithAnEndedContext")},

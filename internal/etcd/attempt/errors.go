@@ -32,26 +32,19 @@ type unreachableError struct{ reason error }
 func (e *unreachableError) Error() string { return e.reason.Error() }
 func (e *unreachableError) Unwrap() error { return ErrUnreachable }
 
-// A boundError is the cause of the end of a context by a bound of this library's own.
-type boundError struct {
-	of   string
-	most time.Duration
+// A BoundError is the cause of the end of a context by a bound of this library's own: it says of
+// what call or option that is the bound.
+type BoundError struct {
+	Of   string
+	Most time.Duration
 }
 
-// WithBound returns a context that ends after a while. Its cause then says so, and of what call or
-// option that is the bound.
-func WithBound(
-	ctx context.Context, most time.Duration, of string,
-) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, most, &boundError{of, most})
-}
-
-func (e *boundError) Error() string {
-	return fmt.Sprintf("the bound of %s, %v, is over: %v", e.of, e.most, context.DeadlineExceeded)
+func (e *BoundError) Error() string {
+	return fmt.Sprintf("the bound of %s, %v, is over: %v", e.Of, e.Most, context.DeadlineExceeded)
 }
 
 // Unwrap makes it context.DeadlineExceeded.
-func (e *boundError) Unwrap() error { return context.DeadlineExceeded }
+func (e *BoundError) Unwrap() error { return context.DeadlineExceeded }
 
 // A class is what an error says about a request that failed with it.
 type class uint8
