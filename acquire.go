@@ -154,8 +154,9 @@ func (a call) bounded(ctx context.Context) (
 		ctx, stop = context.WithTimeoutCause(ctx, most, &attempt.BoundError{Of: of, Most: most})
 	}
 	ctx, end := context.WithCancelCause(ctx)
-	done := m.s.etcd.Waits()
-	return ctx, end, func() { done(); end(nil); stop() }
+	waits := &m.s.etcd.Waits
+	waits.Add(1)
+	return ctx, end, func() { waits.Add(-1); end(nil); stop() }
 }
 
 // enter puts the claims into their local lines, all at once, and takes their places if all own

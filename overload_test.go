@@ -325,7 +325,7 @@ func TestAFrozenEtcdIsAskedOnceByEachCall(t *testing.T) {
 			require.NoError(t, err)
 			all.Go(func() { require.NoError(t, mu.Lock(context.Background())) })
 		}
-		time.Sleep(attempt.Patience*s.etcd.Timeout() - time.Second) // within the first attempt of each
+		time.Sleep(attempt.Patience*s.etcd.Timeout - time.Second) // within the first attempt of each
 		sent := len(etcd.Calls(fake.Txn)) - before
 		t.Logf("%d requests for %d calls", sent, names)
 		require.LessOrEqual(t, sent, names+2*attempt.ManyRepeats)
@@ -406,7 +406,7 @@ func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {
 			all.Go(func() { require.NoError(t, s.Close(context.Background())) })
 		}
 		// within the first attempt of each
-		time.Sleep(attempt.Patience*ss[0].etcd.Timeout() - time.Second)
+		time.Sleep(attempt.Patience*ss[0].etcd.Timeout - time.Second)
 		sent := len(etcd.Calls(fake.Revoke))
 		t.Logf("%d revocations sent for %d leases", sent, sessions)
 		require.Positive(t, sent)
@@ -475,7 +475,7 @@ func TestAFrozenEndpointOfThreeIsOvercomeHoweverManyAsk(t *testing.T) {
 		}
 		all.Wait()
 		t.Logf("%d calls, the slowest took %v", 2*names*rounds, time.Duration(most.Load()))
-		require.Less(t, time.Duration(most.Load()), attempt.Patience*s.etcd.Timeout())
+		require.Less(t, time.Duration(most.Load()), attempt.Patience*s.etcd.Timeout)
 		etcd.Intercept(nil)
 		require.NoError(t, s.Close(context.Background()))
 		time.Sleep(time.Hour)

@@ -19,11 +19,6 @@ const setBackLogEvery = 10 * time.Second
 // A listener is a session as its etcd.Conn knows it.
 type listener session
 
-// Proved is as in etcd.Listener.
-func (l *listener) Proved(sent time.Time, of *etcd.Epoch, term uint64) {
-	l.leases.Proved(sent, of, term)
-}
-
 // SetBackLocked is as in etcd.Listener.
 func (l *listener) SetBackLocked(ended, present *etcd.Epoch) {
 	s := (*session)(l)

@@ -31,10 +31,6 @@ type Listener interface {
 	// noticed. All watches are to be begun anew.
 	StreamSilent()
 
-	// Proved says that etcd's leader, of a term, has answered a request that was sent at a time, in
-	// an epoch.
-	Proved(sent time.Time, of *Epoch, term uint64)
-
 	// Unavailable says that etcd does not answer, and for how long.
 	Unavailable(reason error, silent time.Duration)
 
@@ -48,6 +44,10 @@ type Listener interface {
 // A Conn is the connection of a Session with etcd.
 type Conn struct {
 	*attempt.Caller
+
+	// Proved is told that etcd's leader, of a term, has answered a request that was
+	// sent at a time, in an epoch. It is set before the first request.
+	Proved func(sent time.Time, of *Epoch, term uint64)
 
 	// Set once, then only read.
 	client   *clientv3.Client
@@ -82,6 +82,7 @@ func New(
 	mu *guard.Mutex, tasks *guard.Group, listener Listener,
 ) *Conn {
 	c := &Conn{
+		Proved:   func(time.Time, *Epoch, uint64) {},
 		Caller:   attempt.NewCaller(ctx, client, ttl, tasks.Go, listener.Unavailable),
 		client:   client,
 		history:  historyOf(client),
@@ -137,11 +138,14 @@ func (c *Conn) isSetBack(h *pb.ResponseHeader, sent *Epoch, sentAt int64) bool {
 // heardNow judges the header of a linearizable answer. Its term was the newest when its request was
 // sent: a higher known term was from a candidate that was not elected, or from before a restore.
 func (c *Conn) heardNow(h *pb.ResponseHeader, sent sending) {
-	c.heard(h, sent.epoch, sent.revision)
-	if term := h.GetRaftTerm(); term < sent.term {
+	if c.isSetBack(h, sent.epoch, sent.revision) {
+		c.setBack(sent.epoch)
+	}
+	term := h.GetRaftTerm()
+	if term < sent.term {
 		sent.epoch.term.CompareAndSwap(sent.term, term)
 	}
-	c.listener.Proved(sent.at, sent.epoch, h.GetRaftTerm())
+	c.Proved(sent.at, sent.epoch, term)
 }
 
 // setBack ends an epoch, unless another answer has ended it.
@@ -162,45 +166,76 @@ func (c *Conn) setBack(ended *Epoch) {
 // Reached notes that an event of a watch, which was begun in the present epoch, had a revision.
 func (c *Conn) Reached(revision int64) { c.Epoch().reach(revision) }
 
-// Ask asks once. The answer is linearizable unless r is of the past.
+// Ask asks once. The answer is linearizable.
 func (c *Conn) Ask(ctx context.Context, r Request) (Reading, error) {
-	sent := c.Epoch().sending()
-	read, err := r.send(ctx, c.client)
-	switch {
-	case err != nil:
-		return read, err
-	case r.past:
-		c.heard(read.Header, sent.epoch, 0) // the member may be behind
-	default:
+	epoch := c.Epoch()
+	sent := sending{time.Now(), epoch, epoch.revision.Load(), epoch.term.Load()}
+	read, err := c.send(ctx, r)
+	if err == nil {
 		c.heardNow(read.Header, sent)
 	}
-	read.Epoch = sent.epoch
-	return read, nil
+	read.Epoch, read.sent = epoch, sent.at
+	return read, err
+}
+
+// send sends a Request once.
+func (c *Conn) send(ctx context.Context, r Request) (Reading, error) {
+	if r.key != "" {
+		resp, err := c.client.Get(ctx, r.key, r.opts...)
+		all := (*pb.RangeResponse)(resp)
+		return Reading{Header: all.GetHeader(), Ranges: []*pb.RangeResponse{all}}, err
+	}
+	resp, err := c.client.Txn(ctx).If(r.If...).Then(r.Then...).Else(r.Else...).Commit()
+	if err != nil {
+		return Reading{}, err
+	}
+	return Reading{Header: resp.Header, Holds: resp.Succeeded, empty: len(resp.Responses) == 0,
+		Ranges: appendRanges(nil, resp.Responses)}, nil
+}
+
+// appendRanges appends what the ranges of a transaction have read, with those of one nested in it.
+func appendRanges(read []*pb.RangeResponse, answers []*pb.ResponseOp) []*pb.RangeResponse {
+	for _, r := range answers {
+		if r.GetResponseRange() != nil {
+			read = append(read, r.GetResponseRange())
+		}
+		read = appendRanges(read, r.GetResponseTxn().GetResponses())
+	}
+	return read
 }
 
 // AskInTime is Ask within the time of one attempt.
 func (c *Conn) AskInTime(ctx context.Context, r Request) (Reading, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout())
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	return c.Ask(ctx, r)
 }
 
 // Attempt is one attempt to read.
 func (c *Conn) Attempt(ctx context.Context, r Request) (Reading, error) {
-	return c.attempt(ctx, r, attempt.Ordinary)
+	read, _, err := attempt.Do(ctx, c.Caller, &attempt.Backoff{}, attempt.ReadTimeout, c.asks(r))
+	return read, err
+}
+
+// asks is Ask of r as an attempt calls it.
+func (c *Conn) asks(r Request) func(context.Context, bool) (Reading, error) {
+	return func(ctx context.Context, _ bool) (Reading, error) { return c.Ask(ctx, r) }
 }
 
 // AttemptPast is Attempt of an r that is of the past, and may be answered by any member. The state
 // at a revision does not change, so no quorum is needed. The member may not have reached it yet, or
 // have compacted it away.
 func (c *Conn) AttemptPast(ctx context.Context, r Request) (Reading, error) {
-	r.past = true
-	return c.attempt(ctx, r, attempt.Urgent)
-}
-
-func (c *Conn) attempt(ctx context.Context, r Request, p attempt.Policy) (Reading, error) {
-	read, _, err := attempt.Do(ctx, c.Caller, &attempt.Backoff{Policy: p}, attempt.ReadTimeout,
-		func(ctx context.Context) (Reading, error) { return c.Ask(ctx, r) })
+	retry := attempt.Backoff{Policy: attempt.Urgent}
+	ask := func(ctx context.Context, _ bool) (read Reading, err error) {
+		epoch := c.Epoch()
+		if read, err = c.send(ctx, r); err == nil {
+			c.heard(read.Header, epoch, 0) // the member may be behind
+		}
+		read.Epoch = epoch
+		return read, err
+	}
+	read, _, err := attempt.Do(ctx, c.Caller, &retry, attempt.ReadTimeout, ask)
 	return read, err
 }
 
@@ -214,7 +249,7 @@ func (c *Conn) Read(ctx context.Context, r Request) (Reading, error) {
 func (c *Conn) ReadBy(
 	ctx context.Context, r Request, retry attempt.Backoff, failed func(error) error,
 ) (Reading, error) {
-	ask := func(ctx context.Context) (Reading, error) { return c.Ask(ctx, r) }
+	ask := c.asks(r)
 	for {
 		answer, _, err := attempt.Do(ctx, c.Caller, &retry, attempt.ReadTimeout, ask)
 		switch {
@@ -297,34 +332,27 @@ func (c *Conn) ReadKeys(
 // times: each transaction here may be carried out any number of times. If there is no Else, a
 // repeat has Again in its place, which shows whether the first one was carried out.
 func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn) Outcome {
-	type answer struct {
-		ticket.Answer
-		sent time.Time
-	}
-	var calls atomic.Int32
-	txn := func(ctx context.Context) (answer, error) {
-		call, sends, now := &callContext{Context: ctx}, t, time.Now()
-		if calls.Add(1) > 1 && t.Else == nil {
-			sends.Else = []clientv3.Op{t.Again()}
+	txn := func(ctx context.Context, again bool) (Reading, error) {
+		call, r := &callContext{Context: ctx}, Request{Txn: t}
+		if again && t.Else == nil {
+			r.Else = []clientv3.Op{t.Again()}
 		}
-		read, err := c.Ask(call, transaction(sends))
-		return answer{ticket.Answer{
-			Copies: call.asked.Load(), Succeeded: read.Holds, Empty: read.empty,
-			Read: read.Ranges, Revision: read.Header.GetRevision(),
-		}, now}, err
+		read, err := c.Ask(call, r)
+		read.copies = call.asked.Load()
+		return read, err
 	}
-	sent, began := c.Epoch(), time.Now()
-	a, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), txn)
-	a.Copies = a.Copies || several
-	switch {
-	case err == nil:
-	case attempt.NotApplied(err):
-		a.Outcome = ticket.NotApplied
-	default:
-		a.Outcome = ticket.Unknown
+	epoch, began := c.Epoch(), time.Now()
+	read, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, txn)
+	prompt := err == nil && time.Since(began) <= c.Timeout
+	answer := ticket.Answer{Copies: read.copies || several, Succeeded: read.Holds,
+		Empty: read.empty, Read: read.Ranges, Revision: read.Header.GetRevision()}
+	if err != nil {
+		answer.Outcome = ticket.Unknown
+		if attempt.NotApplied(err) {
+			answer.Outcome = ticket.NotApplied
+		}
 	}
-	prompt := err == nil && time.Since(began) <= c.Timeout()
-	return Outcome{Epoch: sent, Sent: a.sent, Prompt: prompt, Answer: a.Answer, Err: err}
+	return Outcome{Epoch: epoch, Sent: read.sent, Prompt: prompt, Answer: answer, Err: err}
 }
 
 // WriteBy is ReadBy with a transaction that writes. It may be carried out any number of times, and
@@ -332,7 +360,7 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 func (c *Conn) WriteBy(
 	ctx context.Context, t ticket.Txn, retry attempt.Backoff, failed func(error) error,
 ) (Reading, error) {
-	return c.ReadBy(ctx, transaction(t), retry, failed)
+	return c.ReadBy(ctx, Request{Txn: t}, retry, failed)
 }
 
 // Delete deletes the very key that was read, if it is still on the lease on which it was, by one
@@ -351,9 +379,9 @@ func (c *Conn) DeleteUntilAnswered(ctx context.Context, e line.Entry) error {
 func deletion(e line.Entry) Request {
 	is := clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
 	there := clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease)
-	return Request{
-		compares: []clientv3.Cmp{is, there}, then: []clientv3.Op{clientv3.OpDelete(e.Key)},
-	}
+	return Request{Txn: ticket.Txn{
+		If: []clientv3.Cmp{is, there}, Then: []clientv3.Op{clientv3.OpDelete(e.Key)},
+	}}
 }
 
 // A Grant is a lease that etcd has granted.
@@ -368,7 +396,7 @@ type Grant struct {
 func (c *Conn) Grant(
 	ctx context.Context, retry *attempt.Backoff, ttl time.Duration,
 ) (Grant, error) {
-	grant := func(ctx context.Context) (Grant, error) {
+	grant := func(ctx context.Context, _ bool) (Grant, error) {
 		sent, epoch := time.Now(), c.Epoch()
 		resp, err := c.client.Grant(ctx, int64(ttl/time.Second))
 		if err != nil {
@@ -377,17 +405,17 @@ func (c *Conn) Grant(
 		c.heard(resp.ResponseHeader, epoch, 0)
 		return Grant{resp.ID, time.Duration(resp.TTL) * time.Second, sent}, nil
 	}
-	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), grant)
+	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, grant)
 	return g, err
 }
 
 // Revoke is one of a call's attempts to give a lease back. A lease that etcd does not know has been
 // given back.
 func (c *Conn) Revoke(ctx context.Context, retry *attempt.Backoff, id clientv3.LeaseID) error {
-	revoke := func(ctx context.Context) (*clientv3.LeaseRevokeResponse, error) {
+	revoke := func(ctx context.Context, _ bool) (*clientv3.LeaseRevokeResponse, error) {
 		return c.client.Revoke(ctx, id)
 	}
-	_, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), revoke)
+	_, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, revoke)
 	if attempt.Is(err, rpctypes.ErrLeaseNotFound) {
 		return nil
 	}
@@ -406,15 +434,16 @@ type Lifetime struct {
 func (c *Conn) Lifetime(
 	ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption,
 ) (Lifetime, error) {
-	sent := c.Epoch().sending()
+	epoch := c.Epoch()
+	revision := epoch.Revision()
 	resp, err := c.client.TimeToLive(ctx, id, opts...)
 	if err != nil {
 		return Lifetime{}, err
 	}
-	c.heard(resp.ResponseHeader, sent.epoch, 0)
+	c.heard(resp.ResponseHeader, epoch, 0)
 	return Lifetime{
 		Known:  resp.TTL >= 0, // -1 is the answer for a lease that does not exist
-		Behind: resp.GetRevision() < sent.revision,
+		Behind: resp.GetRevision() < revision,
 		Keys:   resp.Keys,
 	}, nil
 }

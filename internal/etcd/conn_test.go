@@ -19,7 +19,6 @@ type told struct {
 	setBack    []*Epoch // that have ended
 	limits     []int
 	unreadable []string
-	proved     int
 	silent     int
 }
 
@@ -29,7 +28,6 @@ func (l *told) SetBackLocked(ended, _ *Epoch) {
 	}
 	l.setBack = append(l.setBack, ended)
 }
-func (l *told) Proved(time.Time, *Epoch, uint64) { l.proved++ }
 func (l *told) Unavailable(error, time.Duration) {}
 func (l *told) Limited(most int)                 { l.limits = append(l.limits, most) }
 func (l *told) Unreadable(key string, _ error)   { l.unreadable = append(l.unreadable, key) }
@@ -51,15 +49,18 @@ func TestATermThatEtcdDoesNotKnowAnyMoreIsForgotten(t *testing.T) {
 	c, _ := conn(t, fake.NewServer().Client("a"))
 	term := func(term uint64) *pb.ResponseHeader { return &pb.ResponseHeader{RaftTerm: term} }
 	epoch := c.Epoch()
-	before := epoch.sending()
+	now := func() sending {
+		return sending{epoch: epoch, revision: epoch.Revision(), term: epoch.term.Load()}
+	}
+	before := now()
 	c.heard(term(3), epoch, 0)
 	c.heardNow(term(2), before)
 	require.EqualValues(t, 3, epoch.term.Load(), "asked before")
 	c.heard(term(2), epoch, 0)
 	require.EqualValues(t, 3, epoch.term.Load(), "a member that is behind")
-	c.heardNow(term(2), epoch.sending())
+	c.heardNow(term(2), now())
 	require.EqualValues(t, 2, epoch.term.Load())
-	c.heardNow(term(4), epoch.sending())
+	c.heardNow(term(4), now())
 	require.EqualValues(t, 4, epoch.term.Load())
 }
 
@@ -85,24 +86,24 @@ func TestAnAnswerFromBeforeItsRequestEndsTheEpoch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, l := conn(t, fake.NewServer().Client("a"))
 			c.heard(of(1, 10), c.Epoch(), 0)
-			sent := c.Epoch().sending()
+			sent, known := c.Epoch(), int64(10)
 			if row.weak {
-				sent.revision = 0
+				known = 0
 			}
 			for range 2 {
-				c.heard(row.answer, sent.epoch, sent.revision)
+				c.heard(row.answer, sent, known)
 			}
 			if !row.ends {
 				require.Empty(t, l.setBack)
-				require.Same(t, sent.epoch, c.Epoch())
+				require.Same(t, sent, c.Epoch())
 				require.Equal(t, max(10, row.answer.GetRevision()), c.Epoch().Revision())
 				return
 			}
-			require.Equal(t, []*Epoch{sent.epoch}, l.setBack)
-			require.NotSame(t, sent.epoch, c.Epoch())
+			require.Equal(t, []*Epoch{sent}, l.setBack)
+			require.NotSame(t, sent, c.Epoch())
 			require.Equal(t, row.answer.GetRevision(), c.Epoch().Revision())
 			require.Equal(t, row.answer.GetClusterId(), c.Epoch().Cluster())
-			require.EqualValues(t, 10, sent.epoch.Revision(), "the answer says nothing about it")
+			require.EqualValues(t, 10, sent.Revision(), "the answer says nothing about it")
 		})
 	}
 }

@@ -100,11 +100,6 @@ type sending struct {
 	term     uint64
 }
 
-// sending is the sending of a request now, in e.
-func (e *Epoch) sending() sending {
-	return sending{time.Now(), e, e.revision.Load(), e.term.Load()}
-}
-
 // A number is one of atomic's that can be raised.
 type number[T int64 | uint64] interface {
 	Load() T

@@ -56,7 +56,7 @@ func (l *Loan) Grant(
 		}
 		return l.id, err
 	}
-	grant := func(ctx context.Context) (none struct{}, err error) {
+	grant := func(ctx context.Context, _ bool) (none struct{}, err error) {
 		epoch := c.Epoch()
 		resp, err := c.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{
 			ID: int64(l.id), TTL: int64(secondsUntil(until) / time.Second),
@@ -69,7 +69,7 @@ func (l *Loan) Grant(
 		}
 		return none, err
 	}
-	_, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout(), grant)
+	_, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, grant)
 	l.late = l.late || several || err != nil && !attempt.NotApplied(err)
 	l.granted = l.granted || l.late || err == nil
 	return l.id, err

@@ -16,10 +16,7 @@ type Request struct {
 	key  string // of the range, empty for a transaction
 	opts []clientv3.OpOption
 
-	compares     []clientv3.Cmp
-	then, orElse []clientv3.Op
-
-	past bool // any member may answer it, also one that is behind
+	ticket.Txn // if there is no key
 }
 
 // Range reads a range.
@@ -28,16 +25,11 @@ func Range(key string, opts ...clientv3.OpOption) Request { return Request{key: 
 // Ranges reads ranges at one revision, and compares: whether what is compared holds or not, all of
 // them are read. At least one range is what makes a transaction that writes nothing linearizable.
 func Ranges(compares []clientv3.Cmp, ranges ...clientv3.Op) Request {
-	r := Request{compares: compares, then: ranges}
+	r := Request{Txn: ticket.Txn{If: compares, Then: ranges}}
 	if len(compares) > 0 {
-		r.orElse = ranges
+		r.Else = ranges
 	}
 	return r
-}
-
-// transaction carries out t.
-func transaction(t ticket.Txn) Request {
-	return Request{compares: t.If, then: t.Then, orElse: t.Else}
 }
 
 // A Reading is the answer to a Request.
@@ -46,35 +38,9 @@ type Reading struct {
 	Epoch  *Epoch // in which the Request was sent
 	Holds  bool   // what the Request compares
 	Ranges []*pb.RangeResponse
-	empty  bool // the branch that etcd took has no operations
-}
-
-// send sends r once.
-func (r *Request) send(ctx context.Context, kv clientv3.KV) (Reading, error) {
-	if r.key != "" {
-		resp, err := kv.Get(ctx, r.key, r.opts...)
-		all := (*pb.RangeResponse)(resp)
-		return Reading{Header: all.GetHeader(), Ranges: []*pb.RangeResponse{all}}, err
-	}
-	resp, err := kv.Txn(ctx).If(r.compares...).Then(r.then...).Else(r.orElse...).Commit()
-	if err != nil {
-		return Reading{}, err
-	}
-	return Reading{
-		Header: resp.Header, Holds: resp.Succeeded, empty: len(resp.Responses) == 0,
-		Ranges: appendRanges(nil, resp.Responses),
-	}, nil
-}
-
-// appendRanges appends what the ranges of a transaction have read, with those of one nested in it.
-func appendRanges(read []*pb.RangeResponse, answers []*pb.ResponseOp) []*pb.RangeResponse {
-	for _, r := range answers {
-		if r.GetResponseRange() != nil {
-			read = append(read, r.GetResponseRange())
-		}
-		read = appendRanges(read, r.GetResponseTxn().GetResponses())
-	}
-	return read
+	empty  bool      // the branch that etcd took has no operations
+	sent   time.Time // when the Request was sent
+	copies bool      // it may have been sent more than once
 }
 
 // A callContext is the context of one write. It notices when clientv3 repeats the

@@ -59,7 +59,7 @@ func (p *Pool) Take(ctx context.Context, take func() bool) (failure, err error) 
 		failed := g.err
 		if g.waiting--; g.waiting == 0 {
 			// Not at once: the next call may come soon, and etcd may be slow.
-			time.AfterFunc(p.etcd.Timeout(), func() { p.forgo(g) })
+			time.AfterFunc(p.etcd.Timeout, func() { p.forgo(g) })
 		}
 		p.mu.Unlock()
 		if failed != nil {

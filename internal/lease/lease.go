@@ -272,10 +272,8 @@ func (l *Lease) replacedLocked() {
 func (l *Lease) AnsweredInTime() {
 	l.pool.safety.Lock()
 	defer l.pool.safety.Unlock()
-	l.inTimeSafe()
+	l.inTime, l.pool.unanswered = true, 0
 }
-
-func (l *Lease) inTimeSafe() { l.inTime, l.pool.unanswered = true, 0 }
 
 // EndRevokedLocked ends the lease: etcd does not know it, by its answer, an error.
 func (l *Lease) EndRevokedLocked(answer error) { l.endLocked(l.pool.config.Error(Revoked, answer)) }

@@ -113,12 +113,11 @@ func pool(client *clientv3.Client, ttl time.Duration) (p *Pool, closes func()) {
 // A deaf Listener is told of etcd for nothing.
 type deaf struct{}
 
-func (deaf) SetBackLocked(_, _ *etcd.Epoch)        {}
-func (deaf) Proved(time.Time, *etcd.Epoch, uint64) {}
-func (deaf) Unavailable(error, time.Duration)      {}
-func (deaf) Limited(int)                           {}
-func (deaf) Unreadable(string, error)              {}
-func (deaf) StreamSilent()                         {}
+func (deaf) SetBackLocked(_, _ *etcd.Epoch)   {}
+func (deaf) Unavailable(error, time.Duration) {}
+func (deaf) Limited(int)                      {}
+func (deaf) Unreadable(string, error)         {}
+func (deaf) StreamSilent()                    {}
 
 // The trust is over by the clock, and no timer has run yet, as after a pause of the process. An
 // answer that comes then extends nothing, whatever etcd says of the lease.

@@ -72,10 +72,12 @@ type Hooks struct {
 func NewPool(
 	ctx context.Context, conn *etcd.Conn, mu *guard.Mutex, tasks *guard.Group, config Config,
 ) *Pool {
-	return &Pool{
+	p := &Pool{
 		ctx: ctx, etcd: conn, mu: mu, tasks: tasks, config: config,
 		leases: make(map[*Lease]struct{}),
 	}
+	conn.Proved = p.proved
+	return p
 }
 
 // CurrentLocked is the lease that may get new places, nil if there is none.
@@ -87,8 +89,8 @@ func (p *Pool) CurrentLocked() *Lease {
 	return p.current
 }
 
-// Proved applies a linearizable answer to all leases. Its request was sent at a time, in an epoch.
-func (p *Pool) Proved(sent time.Time, of *etcd.Epoch, term uint64) {
+// proved applies a linearizable answer to all leases. Its request was sent at a time, in an epoch.
+func (p *Pool) proved(sent time.Time, of *etcd.Epoch, term uint64) {
 	if p.doubts.Load() == 0 {
 		return // the usual case needs no lock
 	}

@@ -308,7 +308,7 @@ func (l *Lease) confirmed(
 	known, setBack := l.pool.etcd.Renewed(resp, epoch)
 	l.trusts(func(t *trust.Trust) {
 		l.refusal = nil
-		l.inTimeSafe()
+		l.inTime, l.pool.unanswered = true, 0
 		ask = t.Answered(time.Now(), sent, trust.Confirmation{
 			Member: resp.Header.GetMemberId(), Term: resp.Header.GetRaftTerm(),
 			TTL:      time.Duration(resp.TTL) * time.Second,
@@ -323,7 +323,7 @@ func (l *Lease) confirmed(
 // relies on a lease that has no key. If no answer comes, the next renewal may do better.
 func (k *keeper) ask(sent *trust.Attempt) error {
 	p := k.pool
-	over := &attempt.BoundError{Of: "a read after a renewal", Most: p.etcd.Timeout()}
+	over := &attempt.BoundError{Of: "a read after a renewal", Most: p.etcd.Timeout}
 	ctx, cancel := context.WithTimeoutCause(k.ctx, over.Most, over)
 	defer cancel()
 	key := k.key()

@@ -47,7 +47,7 @@ var mutants = []mutant{
 		name: "what a renewal is worth is asked of one member",
 		why:  "One read should do. But that member may be the silent one, again and again: renewals are confirmed, and count for nothing (rule 13).",
 		edits: []edit{{"internal/lease/renew.go", `	_, err := p.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
-`, `	_, _, err := attempt.Do(ctx, p.etcd.Caller, &retry, time.Hour, func(ctx context.Context) (etcd.Reading, error) {
+`, `	_, _, err := attempt.Do(ctx, p.etcd.Caller, &retry, time.Hour, func(ctx context.Context, _ bool) (etcd.Reading, error) {
 		return p.etcd.Ask(ctx, etcd.Range(key, clientv3.WithCountOnly()))
 	})
 `}},
@@ -356,7 +356,7 @@ var mutants = []mutant{
 		name: "a watch may take three times as long to begin as answers of before took",
 		why:  "etcd may be as slow yet, and another watch makes it slower. But a waiter reads nothing while it waits for its watch, and may be the first in line (rule 12).",
 		edits: []edit{{"internal/etcd/attempt/attempt.go",
-			`return min(d, max(least, Patience*c.timeout)) <<`, `return d <<`}},
+			`return min(d, max(least, Patience*c.Timeout)) <<`, `return d <<`}},
 		killers: []killer{inArea("queue", "TestSlowAnswersOfBeforeDoNotDelayAWaiter")},
 	},
 	{
@@ -728,8 +728,8 @@ var mutants = []mutant{
 	{
 		name: "a look is cancelled before the lease is revoked",
 		why:  "Nobody needs its answer any more. But clientv3 logs a warning for it, on the stderr of programs that close as they should.",
-		edits: []edit{{"internal/queue/audit.go", `context.WithTimeout(k.ctx, k.etcd.Timeout())`,
-			`context.WithTimeout(ctx, k.etcd.Timeout())`}},
+		edits: []edit{{"internal/queue/audit.go", `context.WithTimeout(k.ctx, k.etcd.Timeout)`,
+			`context.WithTimeout(ctx, k.etcd.Timeout)`}},
 		killers: []killer{onCluster("TestClosingIsNoWarning/while_a_look_is_under_way")},
 	},
 	{
@@ -1832,8 +1832,9 @@ var mutants = []mutant{
 	{
 		name: "everything is sent at once",
 		why:  "What is sent sooner is answered sooner. But etcd works through all of it in turn, and through the repeats, while leases run out (rule 25).",
-		edits: []edit{{"internal/etcd/attempt/limiter.go", `w.under >= w.limit() }`,
-			`w.under > 1<<20 }`}},
+		edits: []edit{{"internal/etcd/attempt/limiter.go", `	if w.under >= w.size {
+`, `	if w.under > 1<<20 {
+`}},
 		killers: []killer{core("etcd/attempt", "TestAttemptsBeginInTurn"),
 			named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
@@ -1856,8 +1857,10 @@ var mutants = []mutant{
 	{
 		name: "an urgent answer lets others begin",
 		why:  "The answer was brisk, too. But the window does not count this attempt, and the answer only shows that removals are cheap (rule 25).",
-		edits: []edit{{"internal/etcd/attempt/limiter.go", `	case let && took < brisk`,
-			`	case took < brisk`}},
+		edits: []edit{{"internal/etcd/attempt/limiter.go", `	m.heard = now
+`, `	m.heard = now
+	w = cmp.Or(w, &m.others)
+`}},
 		killers: []killer{core("etcd/attempt", "TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed")},
 	},
 	{
@@ -1871,7 +1874,7 @@ var mutants = []mutant{
 	{
 		name: "the queue is searched for an attempt that gives up",
 		why:  "The queue is short while etcd answers. But while it does not a hundred thousand may wait, and give up at once: renewals wait for the lock until holds are lost (rule 25).",
-		edits: []edit{{"internal/etcd/attempt/link.go", `		w.queue.Remove(stands)
+		edits: []edit{{"internal/etcd/attempt/attempt.go", `		w.queue.Remove(stands)
 `, `		found := w.queue.Front()
 		for found != stands {
 			found = found.Next()
@@ -1883,7 +1886,7 @@ var mutants = []mutant{
 	{
 		name: "a turn that nobody takes is lost",
 		why:  "An attempt that has left needs no turn. But the turn was given to it, and those behind it wait for ever.",
-		edits: []edit{{"internal/etcd/attempt/link.go", `		w.end() // its turn has come just now
+		edits: []edit{{"internal/etcd/attempt/attempt.go", `		w.end() // its turn has come just now
 `, `		// its turn has come just now
 `}},
 		killers: []killer{core("etcd/attempt", "TestATurnThatNobodyTakesIsHandedOn")},
@@ -1891,8 +1894,8 @@ var mutants = []mutant{
 	{
 		name: "the only endpoint is asked twice",
 		why:  "The first request may have got lost. But nearly always it waits, and the second one waits behind it (rule 25).",
-		edits: []edit{{"internal/etcd/attempt/attempt.go", `several || m.heard.After(a.last)`,
-			`several || m != nil`}},
+		edits: []edit{{"internal/etcd/attempt/attempt.go", `several || l.limiter.heard.After(a.last)`,
+			`several || l != nil`}},
 		killers: []killer{named("TestAMassEndDoesNotRepeatItselfToAFrozenEtcd"),
 			named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
@@ -3126,11 +3129,11 @@ var mutants = []mutant{
 	{
 		name: "an audit has the time of one attempt",
 		why:  "An audit makes up to three requests. But if each answer takes more than half of that time, it finds a key that blocks others, and never deletes it.",
-		edits: []edit{{"internal/queue/audit.go", `	asking, stop := context.WithTimeout(k.ctx, k.etcd.Timeout())
+		edits: []edit{{"internal/queue/audit.go", `	asking, stop := context.WithTimeout(k.ctx, k.etcd.Timeout)
 	defer stop()
-`, `	ctx, cancel := context.WithTimeout(ctx, k.etcd.Timeout())
+`, `	ctx, cancel := context.WithTimeout(ctx, k.etcd.Timeout)
 	defer cancel()
-	asking, stop := context.WithTimeout(k.ctx, k.etcd.Timeout())
+	asking, stop := context.WithTimeout(k.ctx, k.etcd.Timeout)
 	defer stop()
 `}},
 		killers: []killer{inArea("lease", "TestAStrayIsSweptWhereAnswersAreSlow")},

@@ -120,7 +120,7 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 	if k.etcd.Disconnected() || k.etcd.Closed() {
 		return true // clientv3 would try many times a second
 	}
-	asking, stop := context.WithTimeout(k.ctx, k.etcd.Timeout())
+	asking, stop := context.WithTimeout(k.ctx, k.etcd.Timeout)
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(auditGrace, stop) })()
 	suspicious, places, byKeys := a.auditsBy()

@@ -120,9 +120,8 @@ func (s *session) Removing()              {}
 func (s *session) Removed()               {}
 func (s *session) Stays(error)            {}
 
-func (s *session) Proved(time.Time, *etcd.Epoch, uint64) {}
-func (s *session) SetBackLocked(_, now *etcd.Epoch)      { s.keys.SetBackLocked(now) }
-func (s *session) StreamSilent()                         { s.keys.WatchAnew() }
-func (s *session) Unavailable(error, time.Duration)      {}
-func (s *session) Limited(int)                           {}
-func (s *session) Unreadable(string, error)              {}
+func (s *session) SetBackLocked(_, now *etcd.Epoch) { s.keys.SetBackLocked(now) }
+func (s *session) StreamSilent()                    { s.keys.WatchAnew() }
+func (s *session) Unavailable(error, time.Duration) {}
+func (s *session) Limited(int)                      {}
+func (s *session) Unreadable(string, error)         {}

@@ -8,11 +8,12 @@ package attempt
 import (
 	"context"
 	"errors"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 )
 
 // Patience is how many times its timeout an attempt waits in all: 10 s for a TTL of 6 s and more.
@@ -26,16 +27,28 @@ const ReadTimeout = 700 * time.Millisecond
 
 // A Caller makes the attempts of one Session.
 type Caller struct {
+	// Timeout is how long one attempt of a call waits before it is repeated, so that the repeat may
+	// reach another endpoint. It is a fraction of the TTL, within bounds.
+	Timeout time.Duration
+
 	// Several reports whether the client has more than one endpoint, as far as is known.
 	Several func() bool
 
-	client  *clientv3.Client
-	ctx     context.Context
-	timeout time.Duration
-	link    *link
-	spawn   func(func())
-	tell    func(reason error, silent time.Duration)
+	// Waits is how many calls of the user wait now.
+	Waits atomic.Int64
+
+	// Set once, then only read.
+	conn   *grpc.ClientConn // the client's, nil if that was not made with clientv3.New
+	closed context.Context  // ends when the client is closed
+	ctx    context.Context
+	link   *link
+	spawn  func(func())
+	tell   func(reason error, silent time.Duration)
+
+	// Guarded by link.mu.
+	asking  int // attempts under way, or waiting
 	silence silence
+	ticking bool // tick is called by a timer
 }
 
 // NewCaller returns a Caller. Attempts end with ctx. The lease's ttl says how long one may
@@ -45,20 +58,21 @@ func NewCaller(
 	ctx context.Context, client *clientv3.Client, ttl time.Duration,
 	spawn func(func()), tell func(reason error, silent time.Duration),
 ) *Caller {
+	conn, closed := client.ActiveConnection(), client.Ctx()
+	if closed == nil {
+		closed = context.Background() // the client was not made with clientv3.New
+	}
 	return &Caller{
-		Several: func() bool { return client.ActiveConnection() == nil || len(client.Endpoints()) > 1 },
-		client:  client,
+		Timeout: min(max(ttl/3, 500*time.Millisecond), 2*time.Second),
+		Several: func() bool { return conn == nil || len(client.Endpoints()) > 1 },
+		conn:    conn,
+		closed:  closed,
 		ctx:     ctx,
-		timeout: min(max(ttl/3, 500*time.Millisecond), 2*time.Second),
 		link:    linkOf(client),
 		spawn:   spawn,
 		tell:    tell,
 	}
 }
-
-// Timeout is how long one attempt of a call waits before it is repeated, so that the repeat may
-// reach another endpoint. It is a fraction of the TTL, within bounds.
-func (c *Caller) Timeout() time.Duration { return c.timeout }
 
 // WatchTimeout is how long the next watch may take to begin, given how many before it did not.
 // With one endpoint, another watch would be no faster. With several endpoints, each
@@ -75,7 +89,7 @@ func (c *Caller) WatchTimeout(b Backoff) (d time.Duration) {
 		least, doublings = ReadTimeout, 1
 	}
 	c.link.with(func(m *limiter, _ time.Time) { d = m.usual(least) })
-	return min(d, max(least, Patience*c.timeout)) << min(b.unanswered, doublings)
+	return min(d, max(least, Patience*c.Timeout)) << min(b.unanswered, doublings)
 }
 
 // Alive notes that etcd has answered something other than an attempt.
@@ -88,8 +102,8 @@ func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
 }
 
 // Do is one of a call's attempts. It calls f. If no answer has come after first (or after
-// as long as answers take of late, if that is more), it calls f again, as far as the link's
-// credit goes, while the earlier call may still be answered. So a slow etcd is heard, and
+// as long as answers take of late, if that is more), it calls f again, and says so, as far as the
+// link's credit goes, while the earlier call may still be answered. So a slow etcd is heard, and
 // one that is back is heard soon. With several endpoints it then calls f twice at once, so
 // that one dead endpoint cannot get both.
 //
@@ -97,82 +111,194 @@ func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
 // the time that an attempt may take. ErrUnreachable says that nothing was sent. several
 // says whether this attempt may have carried out f more than once.
 //
+// The attempt after one without an answer may take twice as long as others. Otherwise a slow etcd
+// would never be heard. (TestASlowEtcdKeepsNobodyOut.)
+//
 // While etcd has enough to do with the client's other attempts, Do first waits its turn,
 // unless the call is urgent.
 func Do[R any](
 	ctx context.Context, c *Caller, retry *Backoff, first time.Duration,
-	f func(context.Context) (R, error),
+	f func(ctx context.Context, again bool) (R, error),
 ) (r R, several bool, err error) {
-	c.takeOff()
-	defer c.land()
-	c.silence.ask(c)
-	defer func() { c.silence.heard(c, err) }()
-
-	bounded, cancel, err := c.begin(ctx, retry)
-	defer cancel()
-	sent := time.Now()
-	if err == nil {
-		if retry.Policy != Urgent {
-			defer c.link.end(retry.Policy)
+	a := &copies[R]{flight: flight{c: c, policy: retry.Policy, first: first}, f: f}
+	defer func() { several = a.done(err) > 0 }()
+	most := Patience * c.Timeout << min(retry.unanswered, 1)
+	if err = a.begin(ctx, most, a.repeat); err == nil {
+		if retry.unanswered > 0 && c.Several() {
+			c.link.with(func(*limiter, time.Time) { a.sendLocked(1, true) })
 		}
-		race := &copies[R]{c: c, f: f, ctx: bounded, won: cancel, first: first, policy: retry.Policy}
-		r, several, err = race.run(retry.unanswered > 0)
+		r, err = f(a.ctx, false)
 	}
-	late := bounded.Err() == context.DeadlineExceeded // cancelled if a repeat was answered
-	if err != nil && !errors.Is(err, ErrUnreachable) && late && ctx.Err() == nil {
-		err = ErrNoAnswer
+	if err == nil {
+		retry.unanswered, retry.overloads = 0, 0
+		return r, several, nil
 	}
-	if Overloaded(err) {
-		c.link.with(func(m *limiter, now time.Time) { m.overloaded(sent, now) })
+	if r, err = a.hear(r, err); err != nil {
+		err = a.fails(ctx, err)
 	}
 	retry.note(err, c.Several())
 	return r, several, err
 }
 
-// begin waits until there is a connection and it is the attempt's turn. If the attempt is
-// not urgent, the caller has to report its end. begin returns the context that bounds the
-// attempt.
-func (c *Caller) begin(
-	ctx context.Context, retry *Backoff,
-) (context.Context, context.CancelFunc, error) {
-	limit := retry.bound(Patience * c.timeout)
-	bounded, cancel := context.WithTimeout(ctx, limit)
-	if err := c.connected(bounded); err != nil || retry.Policy == Urgent {
-		return bounded, cancel, err
-	}
-	waited, begun := c.link.begin(bounded, retry.Policy)
-	if !begun {
-		return bounded, cancel, errBusy
-	}
-	if waited { // the time for etcd's answer begins now
-		cancel()
-		bounded, cancel = context.WithTimeout(ctx, limit)
-	}
-	return bounded, cancel, nil
-}
-
-// copies are one attempt's calls of f: the first one, and its repeats, which a timer sends.
-type copies[R any] struct {
+// A flight is the record of an attempt.
+type flight struct {
 	// Set once, then only read.
 	c      *Caller
-	f      func(context.Context) (R, error)
-	ctx    context.Context    // of all calls
-	won    context.CancelFunc // ends them: a repeat was answered
-	first  time.Duration      // the least that an answer may take
 	policy Policy
+	first  time.Duration // the least that an answer may take
 
-	// Guarded by mu.
-	mu      sync.Mutex
-	timer   *time.Timer
-	last    time.Time      // when the last call was sent
-	sent    int            // repeats
-	results chan result[R] // of them, nil before the first
-	over    bool           // no more are sent
+	// Of the goroutine of the attempt. Once the timer runs, ctx and cancel are only read.
+	ctx    context.Context // of all requests
+	cancel context.CancelFunc
+	window *window   // that has let it begin, nil if none has, or it is urgent
+	sent   time.Time // when the request was sent whose answer counts
+
+	// Guarded by link.mu.
+	timer   *time.Timer // calls repeat; nil before the first request
+	last    time.Time   // when the last request was sent
+	repeats int         // how many were sent
+}
+
+// begin counts the attempt, and waits until there is a connection and it is the attempt's turn.
+// Its requests may take most. A timer calls repeat, until the attempt is done.
+func (a *flight) begin(ctx context.Context, most time.Duration, repeat func()) error {
+	c, l := a.c, a.c.link
+	a.ctx, a.cancel = context.WithTimeout(ctx, most)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if l.flights == 0 && now.Sub(l.landed) >= forgetSilence {
+		l.limiter.rest()
+	}
+	l.flights++
+	if c.asking == 0 && now.Sub(c.silence.last) >= forgetSilence {
+		c.silence = silence{since: now}
+	}
+	c.asking++
+	if !c.ticking {
+		c.ticking = true
+		time.AfterFunc(reconnectEvery, c.tick)
+	}
+	w := l.limiter.window(a.policy)
+	if c.Closed() || c.Disconnected() || w != nil && !l.limiter.lets(w) {
+		l.mu.Unlock()
+		err := a.wait(ctx, most, w)
+		l.mu.Lock()
+		if err != nil {
+			return err
+		}
+		now = time.Now()
+	}
+	a.window, a.sent, a.last = w, now, now
+	a.timer = time.AfterFunc(a.first, repeat)
+	return nil
+}
+
+// wait waits until there is a connection, and until w lets the attempt begin. Within a window, the
+// first to come is the first to begin.
+//
+// (Do not search the queue for an attempt that gives up. A hundred thousand that give up at once
+// then have the mutex for seconds, and the renewals of all holders wait for it.
+// TestGivingUpCostsNoMoreThanBeginningHoweverManyWait.)
+func (a *flight) wait(ctx context.Context, most time.Duration, w *window) error {
+	if err := a.c.connected(a.ctx); err != nil {
+		return err
+	}
+	l := a.c.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w == nil || l.limiter.lets(w) {
+		return nil
+	}
+	asked := time.Now()
+	turn := make(chan struct{}, 1)
+	stands := w.queue.PushBack(turn)
+	l.mu.Unlock()
+	begun := false
+	select {
+	case <-turn: // the time for etcd's answer begins now
+		begun = true
+		a.cancel()
+		a.ctx, a.cancel = context.WithTimeout(ctx, most)
+	case <-a.ctx.Done():
+	}
+	l.mu.Lock()
+	l.limiter.turn = time.Since(asked)
+	switch {
+	case begun:
+		return nil
+	case len(turn) == 0:
+		w.queue.Remove(stands)
+	default:
+		w.end() // its turn has come just now
+	}
+	return errBusy
+}
+
+// done ends the attempt, which has ended with err, and all its requests. It returns how many
+// repeats were sent.
+func (a *flight) done(err error) (repeats int) {
+	a.cancel() // repeat sends no more
+	c, l := a.c, a.c.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.flights, l.landed = l.flights-1, time.Now()
+	c.asking--
+	if err == nil {
+		c.silence = silence{since: l.landed}
+		l.limiter.answered(a.window, a.sent, l.landed)
+	}
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+	if a.window != nil {
+		a.window.end()
+	}
+	return a.repeats
+}
+
+// fails notes what err, with which the attempt has failed, says of etcd. It returns ErrNoAnswer in
+// its place if all the time has passed.
+func (a *flight) fails(ctx context.Context, err error) error {
+	late := a.ctx.Err() == context.DeadlineExceeded // cancelled if a repeat was answered
+	if late && ctx.Err() == nil && !errors.Is(err, ErrUnreachable) {
+		err = ErrNoAnswer
+	}
+	answered, overloaded, absent := settles(err), Overloaded(err), Absent(err)
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	a.c.link.with(func(m *limiter, now time.Time) {
+		if answered {
+			m.answered(a.window, a.sent, now)
+		}
+		if overloaded {
+			m.overloaded(a.sent, now)
+		}
+		switch q := &a.c.silence; {
+		case absent:
+			q.last = now
+			if err != ErrNoAnswer {
+				q.reason = err
+			}
+		case ended: // which says nothing about etcd
+			q.last = now
+		default: // an answer, whatever it says
+			*q = silence{since: now}
+		}
+	})
+	return err
+}
+
+// copies are an attempt's calls of f: the first one, and its repeats, which a timer sends.
+type copies[R any] struct {
+	flight
+	f       func(ctx context.Context, again bool) (R, error)
+	results chan result[R] // of the repeats, made under link.mu; nil before the first
 }
 
 type result[R any] struct {
-	r   R
-	err error
+	r    R
+	err  error
+	sent time.Time // when the repeat was sent
 }
 
 // settles reports whether an answer with err ends an attempt.
@@ -180,42 +306,28 @@ func settles(err error) bool {
 	return err == nil || Refused(err) || Is(err, rpctypes.ErrLeaseNotFound)
 }
 
-// run calls f and lets it be repeated: at once if twice is set and there are several
-// endpoints, and then by the timer. Finally it drops the calls that are under way, with
-// their answers. several says whether any repeat was sent.
-func (a *copies[R]) run(twice bool) (r R, several bool, err error) {
-	a.mu.Lock()
-	a.last = time.Now()
-	a.timer = time.AfterFunc(a.first, a.repeat)
-	if twice && a.c.Several() {
-		a.sendLocked(1, true)
-	}
-	a.mu.Unlock()
-	defer a.end()
-
-	r, err = a.call(a.ctx)
-	won := false
-	for heard := 0; !settles(err) && heard < a.repeats(); heard++ {
+// hear returns the first answer that settles the attempt: that to the first call of f, or to a
+// repeat. If none does it returns the last one.
+func (a *copies[R]) hear(r R, err error) (R, error) {
+	for heard := 0; !settles(err) && heard < a.sentSoFar(); heard++ {
 		answer := <-a.results // each ends with the context at the latest
-		if won = settles(answer.err); won || a.ctx.Err() == nil {
+		switch won := settles(answer.err); {
+		case won:
+			a.sent = answer.sent
+			a.cancel()
+			a.c.link.with(func(m *limiter, _ time.Time) { m.repaid(a.repeats) })
+			return answer.r, answer.err
+		case a.ctx.Err() == nil:
 			r, err = answer.r, answer.err
 		}
 	}
-	repeats := a.end()
-	if won {
-		a.c.link.with(func(m *limiter, _ time.Time) { m.repaid(repeats) })
-	}
-	return r, repeats > 0, err
+	return r, err
 }
 
-// call calls f once.
-func (a *copies[R]) call(ctx context.Context) (R, error) {
-	sent := time.Now()
-	r, err := a.f(ctx)
-	if settles(err) {
-		a.c.link.with(func(m *limiter, now time.Time) { m.answered(a.policy, sent, now) })
-	}
-	return r, err
+// sentSoFar is how many repeats were sent so far.
+func (a *flight) sentSoFar() (n int) {
+	a.c.link.with(func(*limiter, time.Time) { n = a.repeats })
+	return n
 }
 
 // The timer calls repeat. It sends a repeat, or two if there are several endpoints: a
@@ -225,30 +337,27 @@ func (a *copies[R]) call(ctx context.Context) (R, error) {
 // the timer calls repeat again soon. Each time repeat checks how long answers take: etcd
 // may have become slow since the attempt began, or fast again.
 func (a *copies[R]) repeat() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.over || a.ctx.Err() != nil {
-		return
-	}
 	n, several := 1, a.c.Several()
 	if several {
 		n = 2
 	}
-	var usual time.Duration
-	var helps bool
-	a.c.link.with(func(m *limiter, _ time.Time) {
-		usual, helps = m.usual(a.first), several || m.heard.After(a.last)
-	})
+	l := a.c.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a.ctx.Err() != nil {
+		return
+	}
+	usual := l.limiter.usual(a.first)
 	pause := usual
 	if !several {
-		pause <<= a.sent
-	} else if a.sent > 0 {
+		pause <<= a.repeats
+	} else if a.repeats > 0 {
 		pause /= 2
 	}
 	next := time.Until(a.last.Add(pause))
 	if next <= 0 {
 		next = Jitter(usual / 8)
-		if helps && a.sendLocked(n, several) {
+		if (several || l.limiter.heard.After(a.last)) && a.sendLocked(n, several) {
 			next = Jitter(a.first / 2)
 		}
 	}
@@ -258,42 +367,27 @@ func (a *copies[R]) repeat() {
 // sendLocked sends as many repeats as the link's credit allows, up to n. It reports whether it has
 // sent any.
 func (a *copies[R]) sendLocked(n int, several bool) bool {
-	n = min(n, a.policy.repeats()-a.sent) // results has room for no more
-	a.c.link.with(func(m *limiter, now time.Time) { n = m.spend(now, n, several) })
+	most, now := a.policy.repeats(), time.Now()
+	n = a.c.link.limiter.spend(now, min(n, most-a.repeats), several) // results has room for no more
 	if n == 0 {
 		return false
 	}
-	a.sent, a.last = a.sent+n, time.Now()
+	a.repeats, a.last = a.repeats+n, now
 	if a.results == nil {
-		a.results = make(chan result[R], a.policy.repeats())
+		a.results = make(chan result[R], most)
 	}
 	for range n {
 		a.c.spawn(func() {
 			ctx, cancel := context.WithCancel(a.ctx)
 			defer cancel()
 			defer context.AfterFunc(a.c.ctx, cancel)()
-			r, err := a.call(ctx)
-			a.results <- result[R]{r, err}
+			sent := time.Now()
+			r, err := a.f(ctx, true)
+			a.results <- result[R]{r, err, sent}
 			if settles(err) {
-				a.won()
+				a.cancel()
 			}
 		})
 	}
 	return true
-}
-
-// repeats is how many repeats were sent so far.
-func (a *copies[R]) repeats() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.sent
-}
-
-// end ends the repeating. It returns how many repeats were sent.
-func (a *copies[R]) end() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.over = true
-	a.timer.Stop()
-	return a.sent
 }

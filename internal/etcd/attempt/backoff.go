@@ -73,13 +73,6 @@ func (b *Backoff) note(err error, several bool) {
 	}
 }
 
-// bound is how long the next attempt may take, if the first one may take first. After an
-// attempt without an answer it is twice as long. Otherwise a slow etcd would never be
-// heard. (TestASlowEtcdKeepsNobodyOut.)
-func (b *Backoff) bound(first time.Duration) time.Duration {
-	return first << min(b.unanswered, 1)
-}
-
 // next is the pause before the next attempt, without jitter.
 func (b *Backoff) next() time.Duration {
 	const least, most = 20 * time.Millisecond, 500 * time.Millisecond

@@ -1,8 +1,10 @@
 package attempt
 
 import (
+	"context"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -44,16 +46,32 @@ func TestABackoffIsLongerWhileEtcdHasTooMuchToDo(t *testing.T) {
 }
 
 func TestAnAttemptAfterOneWithoutAnAnswerMayTakeTwiceAsLong(t *testing.T) {
-	var b Backoff
-	for _, tt := range []struct {
-		err  error
-		want time.Duration
-	}{
-		{nil, 1}, {ErrNoAnswer, 2}, {ErrNoAnswer, 2}, {ErrUnreachable, 1}, {ErrNoAnswer, 2}, {nil, 1},
-	} {
-		b.note(tt.err, true)
-		require.Equal(t, tt.want, b.bound(1), "%v", tt.err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		c := caller(ctx)
+		var b Backoff
+		for _, answer := range []error{
+			nil, ErrNoAnswer, ErrNoAnswer, rpctypes.ErrNoLeader, ErrNoAnswer, nil, nil,
+		} {
+			most := Patience * c.Timeout
+			if b.unanswered > 0 {
+				most *= 2
+			}
+			_, _, err := Do(ctx, c, &b, time.Hour, func(ctx context.Context, _ bool) (struct{}, error) {
+				until, bounded := ctx.Deadline()
+				require.True(t, bounded)
+				require.Equal(t, most, time.Until(until))
+				if answer == ErrNoAnswer {
+					<-ctx.Done()
+					return struct{}{}, ctx.Err()
+				}
+				return struct{}{}, answer
+			})
+			require.Equal(t, answer, err)
+			require.Equal(t, err == ErrNoAnswer, b.unanswered > 0)
+		}
+	})
 }
 
 // A call that gives up between two attempts learns that etcd does not answer.

@@ -49,25 +49,46 @@ type limiter struct {
 	counted time.Time        // when spent was last brought up to date
 }
 
-// window is the window for attempts of a policy. etcd's time for a put says little about anything
-// else: a grant is cheap, but a put is committed and reads the end of a line.
+// window is the window for attempts of a policy, nil for urgent ones. etcd's time for a put says
+// little about anything else: a grant is cheap, but a put is committed and reads the end of a line.
 func (m *limiter) window(p Policy) *window {
 	if p == Put {
 		return &m.puts
+	}
+	if p == Urgent {
+		return nil
 	}
 	return &m.others
 }
 
 // rest forgets how fast etcd was, since there were no requests for a while.
-func (m *limiter) rest() { m.puts.size, m.others.size = 0, 0 }
+func (m *limiter) rest() { m.puts.size, m.others.size = firstWindow, firstWindow }
 
-// answered notes that etcd has answered a request of a policy, which was sent at sent.
-func (m *limiter) answered(p Policy, sent, now time.Time) {
-	m.latest[m.answers%len(m.latest)] = now.Sub(sent)
+// lets reports whether an attempt may begin in w, and counts it there.
+func (m *limiter) lets(w *window) bool {
+	if w.under >= w.size {
+		return false
+	}
+	w.under++
+	m.turn = 0
+	return true
+}
+
+// answered notes that at now etcd has answered a request sent at sent, of an attempt that w has let
+// begin, or none if w is nil.
+func (m *limiter) answered(w *window, sent, now time.Time) {
+	took := now.Sub(sent)
+	m.latest[m.answers%len(m.latest)] = took
 	m.answers++
 	m.spent = max(m.spent-0.1, 0)
 	m.heard = now
-	m.window(p).answered(sent, now, p != Urgent)
+	switch {
+	case took > slow:
+		w = cmp.Or(w, &m.others)
+		w.halve(sent, now, min(w.size, slowWindow))
+	case w != nil && took < brisk && 2*w.under >= w.size: // else nothing is known of more
+		w.size++
+	}
 }
 
 // overloaded notes that etcd is overloaded, by an attempt of whatever policy: at now etcd
@@ -128,45 +149,29 @@ func (m *limiter) repaid(n int) { m.spent = max(m.spent-float64(n), 0) }
 // briskly it doubles in the time of an answer. It is halved when etcd is slow or says that it is
 // overloaded, much as TCP probes a network.
 //
-// Invariant: no more attempts begin while full reports true, except urgent ones. (Do not send
+// Invariant: no more attempts begin than lets allows, except urgent ones. (Do not send
 // everything at once: etcd works through what it has accepted, even if the caller has given it
 // up. Every answer is then late, and every retry makes the next one later, until leases expire
 // before their keys are put. TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
 type window struct {
-	size   int // how many may be under way, 0 for firstWindow
+	size   int // how many may be under way
 	under  int // how many are under way
 	halved time.Time
 	queue  list.List // of chan struct{}: attempts that wait, in order
-}
-
-func (w *window) limit() int { return cmp.Or(w.size, firstWindow) }
-
-// full reports whether no more may begin.
-func (w *window) full() bool { return w.under >= w.limit() }
-
-// answered notes that at now etcd has answered a request sent at sent. let says whether the
-// window has let it begin.
-func (w *window) answered(sent, now time.Time, let bool) {
-	switch took := now.Sub(sent); {
-	case took > slow:
-		w.halve(sent, now, min(w.limit(), slowWindow))
-	case let && took < brisk && 2*w.under >= w.limit(): // else nothing is known of more
-		w.size = w.limit() + 1
-	}
 }
 
 // halve halves the window. A request sent before the last halving says nothing about the window
 // now.
 func (w *window) halve(sent, now time.Time, least int) {
 	if sent.After(w.halved) {
-		w.size, w.halved = max(w.limit()/2, least), now
+		w.size, w.halved = max(w.size/2, least), now
 	}
 }
 
 // end counts an attempt that is over, and lets the next ones begin.
 func (w *window) end() {
 	w.under--
-	for w.queue.Len() > 0 && !w.full() {
+	for w.queue.Len() > 0 && w.under < w.size {
 		w.under++
 		w.queue.Remove(w.queue.Front()).(chan struct{}) <- struct{}{}
 	}

@@ -26,7 +26,7 @@ func TestHowFastEtcdIsGoesByTheSecondLongestOfTheLastFourAnswers(t *testing.T) {
 	} {
 		var m limiter
 		for _, after := range tt.answers {
-			m.answered(Ordinary, time.Time{}, time.Time{}.Add(after*second))
+			m.answered(&m.others, time.Time{}, time.Time{}.Add(after*second))
 		}
 		require.Equal(t, max(second, 3*tt.took*second), m.usual(second), "%v", tt.answers)
 		require.Equal(t, max(second, 4*tt.took*second), m.seldom(second), "%v", tt.answers)
@@ -87,7 +87,7 @@ func TestRepeatsAreGrantedByCredit(t *testing.T) {
 					require.Equal(t, s.granted, m.spend(now, s.asked, s.credit == many), "step %d", i)
 				}
 				for range s.answers {
-					m.answered(Ordinary, now, now)
+					m.answered(&m.others, now, now)
 				}
 				m.repaid(s.won)
 			}
@@ -96,28 +96,35 @@ func TestRepeatsAreGrantedByCredit(t *testing.T) {
 }
 
 func TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed(t *testing.T) {
-	var w window
+	var m limiter
+	m.rest()
+	w := m.window(Put)
 	now := time.Unix(1e9, 0)
-	answered := func(took time.Duration) { w.answered(now.Add(-took), now, true) }
-	require.Equal(t, firstWindow, w.limit())
+	answered := func(took time.Duration) { m.answered(w, now.Add(-took), now) }
+	require.Equal(t, firstWindow, w.size)
 
-	w.under = firstWindow
-	require.True(t, w.full())
+	for range firstWindow {
+		require.True(t, m.lets(w))
+	}
+	require.False(t, m.lets(w))
 	answered(brisk - 1)
-	require.Equal(t, firstWindow+1, w.limit())
-	require.False(t, w.full())
+	require.Equal(t, firstWindow+1, w.size)
+	require.True(t, m.lets(w))
+	require.False(t, m.lets(w))
 
 	answered(brisk)
 	answered(slow)
-	require.Equal(t, firstWindow+1, w.limit(), "neither brisk nor slow")
+	require.Equal(t, firstWindow+1, w.size, "neither brisk nor slow")
 
 	w.under = firstWindow / 2
 	answered(0)
-	require.Equal(t, firstWindow+1, w.limit(), "more than half is not used")
+	require.Equal(t, firstWindow+1, w.size, "more than half is not used")
 
-	w.under = w.limit()
-	w.answered(now, now, false)
-	require.Equal(t, firstWindow+1, w.limit(), "it has not let that begin")
+	w.under = w.size
+	m.others.under = m.others.size
+	m.answered(m.window(Urgent), now, now)
+	require.Equal(t, firstWindow+1, w.size, "it has not let that begin")
+	require.Equal(t, firstWindow, m.others.size, "it has not let that begin")
 }
 
 func TestAWindowIsHalvedOnceForWhatWasSentBefore(t *testing.T) {
@@ -127,31 +134,31 @@ func TestAWindowIsHalvedOnceForWhatWasSentBefore(t *testing.T) {
 	}
 	m := limiter{puts: window{size: 100}, others: window{size: 10}}
 	w := &m.puts
-	w.answered(at(0), at(3), true)
-	w.answered(at(2), at(4.5), false) // sent before 3
-	require.Equal(t, 50, w.limit())
-	require.Equal(t, 10, m.others.limit(), "another kind may be as brisk as ever")
+	m.answered(w, at(0), at(3))
+	m.answered(w, at(2), at(4.5)) // sent before 3
+	require.Equal(t, 50, w.size)
+	require.Equal(t, 10, m.others.size, "another kind may be as brisk as ever")
 	m.overloaded(at(2.9), at(5))
-	require.Equal(t, 50, w.limit())
-	require.Equal(t, 5, m.others.limit())
+	require.Equal(t, 50, w.size)
+	require.Equal(t, 5, m.others.size)
 	m.overloaded(at(3.5), at(5))
-	require.Equal(t, 25, w.limit())
-	require.Equal(t, 5, m.others.limit())
+	require.Equal(t, 25, w.size)
+	require.Equal(t, 5, m.others.size)
 
 	for i := range 10 {
 		now := at(float64(10 + 3*i))
-		w.answered(now, now.Add(2*slow), true)
+		m.answered(w, now, now.Add(2*slow))
 	}
-	require.Equal(t, slowWindow, w.limit(), "each answer may take long, however few are asked for")
+	require.Equal(t, slowWindow, w.size, "each answer may take long, however few are asked for")
 	for i := range 10 {
 		now := at(float64(100 + i))
 		m.overloaded(now, now.Add(second/2))
 	}
-	require.Equal(t, 1, w.limit(), "one is left to find out that etcd is well again")
-	w.answered(at(200), at(203), true)
-	require.Equal(t, 1, w.limit(), "a slow answer does not let more begin")
+	require.Equal(t, 1, w.size, "one is left to find out that etcd is well again")
+	m.answered(w, at(200), at(203))
+	require.Equal(t, 1, w.size, "a slow answer does not let more begin")
 
 	m.rest()
-	require.Equal(t, firstWindow, w.limit())
-	require.Equal(t, firstWindow, m.others.limit())
+	require.Equal(t, firstWindow, w.size)
+	require.Equal(t, firstWindow, m.others.size)
 }

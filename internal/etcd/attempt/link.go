@@ -10,10 +10,20 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// reconnectEvery is the least time between two requests of a client to gRPC to connect at
-// once, while a call waits for a connection. gRPC's own pause between attempts to connect
-// grows from 1 s to 2 minutes.
-const reconnectEvery = 500 * time.Millisecond
+const (
+	// reconnectEvery is the least time between two requests of a client to gRPC to connect at
+	// once, while a call waits for a connection. gRPC's own pause between attempts to connect
+	// grows from 1 s to 2 minutes.
+	reconnectEvery = 500 * time.Millisecond
+
+	// tellEvery is how often a Caller reports that etcd does not answer.
+	tellEvery = 10 * time.Second
+
+	// forgetSilence is how long after the last attempt without an answer the silence still counts.
+	// Later it is unknown whether etcd would answer. It is above the longest pause between two
+	// attempts of a call that had no answer. (TestASilenceOutlastsThePauses.)
+	forgetSilence = 3 * time.Second
+)
 
 // A link is what all callers of one client share. It bounds how often the client connects and how
 // often requests are repeated, however many callers wait.
@@ -22,7 +32,6 @@ type link struct {
 	limiter limiter
 	asked   time.Time // when the client last asked gRPC to connect
 	flights int       // attempts under way, or waiting
-	ticking bool      // a timer asks for connections
 	landed  time.Time // when the last attempt ended
 	reason  error     // gRPC's reason for having no connection
 	told    time.Time // when gRPC gave it
@@ -46,25 +55,16 @@ func (l *link) with(f func(m *limiter, now time.Time)) {
 	f(&l.limiter, time.Now())
 }
 
-// state is the state of the client's connection. A client that was not made with clientv3.New has
-// no connection, and counts as connected.
-func (c *Caller) state() connectivity.State {
-	if conn := c.client.ActiveConnection(); conn != nil {
-		return conn.GetState()
-	}
-	return connectivity.Ready
-}
-
 // Disconnected reports whether gRPC has no connection and has failed to make one. clientv3
-// then sends nothing, but retries many times a second.
-func (c *Caller) Disconnected() bool { return c.state() == connectivity.TransientFailure }
+// then sends nothing, but retries many times a second. A client that was not made with clientv3.New
+// has no connection, and counts as connected.
+func (c *Caller) Disconnected() bool {
+	return c.conn != nil && c.conn.GetState() == connectivity.TransientFailure
+}
 
 // Closed reports whether the client was closed. Nothing works after that: clientv3 would retry
 // a hundred times and warn each time.
-func (c *Caller) Closed() bool {
-	ctx := c.client.Ctx()
-	return ctx != nil && ctx.Err() != nil
-}
+func (c *Caller) Closed() bool { return c.closed.Err() != nil }
 
 // reconnect asks gRPC to connect again at once if there is no connection, unless it has
 // asked just now. Each time costs a connection to each endpoint.
@@ -80,83 +80,7 @@ func (c *Caller) reconnect() {
 	}
 	l.mu.Unlock()
 	if due {
-		c.client.ActiveConnection().ResetConnectBackoff()
-	}
-}
-
-// begin waits until the window for its policy lets an attempt begin. The caller calls end when the
-// attempt is over. Within a window, the first to come is the first to begin. begun is false if ctx
-// ends before; waited says whether there was a wait.
-//
-// (Do not search the queue for an attempt that gives up. A hundred thousand that give up at once
-// then have the mutex for seconds, and the renewals of all holders wait for it.
-// TestGivingUpCostsNoMoreThanBeginningHoweverManyWait.)
-func (l *link) begin(ctx context.Context, p Policy) (waited, begun bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	asked := time.Now()
-	defer func() { l.limiter.turn = time.Since(asked) }()
-	w := l.limiter.window(p)
-	if !w.full() && w.queue.Len() == 0 {
-		w.under++
-		return false, true
-	}
-	turn := make(chan struct{}, 1)
-	stands := w.queue.PushBack(turn)
-	l.mu.Unlock()
-	select {
-	case <-turn:
-		begun = true
-	case <-ctx.Done():
-	}
-	l.mu.Lock()
-	switch {
-	case begun:
-	case len(turn) == 0:
-		w.queue.Remove(stands)
-	default:
-		w.end() // its turn has come just now
-	}
-	return true, begun
-}
-
-// end counts an attempt of a policy that is over.
-func (l *link) end(p Policy) {
-	l.with(func(m *limiter, _ time.Time) { m.window(p).end() })
-}
-
-// takeOff counts an attempt that begins, and land counts one that is over. While there are any,
-// a timer asks for connections.
-func (c *Caller) takeOff() {
-	l := c.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.flights == 0 && time.Since(l.landed) >= forgetSilence {
-		l.limiter.rest()
-	}
-	l.flights++
-	if !l.ticking && c.client.ActiveConnection() != nil {
-		l.ticking = true
-		time.AfterFunc(reconnectEvery, c.tick)
-	}
-}
-
-func (c *Caller) land() {
-	c.link.mu.Lock()
-	defer c.link.mu.Unlock()
-	c.link.flights--
-	c.link.landed = time.Now()
-}
-
-func (c *Caller) tick() {
-	l := c.link
-	l.mu.Lock()
-	l.ticking = l.flights > 0
-	again := l.ticking
-	l.mu.Unlock()
-	if again {
-		c.reconnect()
-		time.AfterFunc(reconnectEvery, c.tick)
+		c.conn.ResetConnectBackoff()
 	}
 }
 
@@ -166,11 +90,10 @@ func (c *Caller) connected(ctx context.Context) error {
 	if c.Closed() {
 		return ErrClientClosed
 	}
-	conn := c.client.ActiveConnection()
 	for c.Disconnected() {
 		c.reconnect()
 		reason := c.whyDisconnected(ctx)
-		if !conn.WaitForStateChange(ctx, connectivity.TransientFailure) {
+		if !c.conn.WaitForStateChange(ctx, connectivity.TransientFailure) {
 			return reason
 		}
 	}
@@ -194,7 +117,7 @@ func (c *Caller) whyDisconnected(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
 	message := &pb.ResponseHeader{} // an empty one, of whatever kind
-	err := c.client.ActiveConnection().Invoke(ctx, method, message, message)
+	err := c.conn.Invoke(ctx, method, message, message)
 	if err == nil || ctx.Err() != nil {
 		return ErrUnreachable // it is connected just now, or was cut short
 	}
@@ -210,7 +133,7 @@ func (c *Caller) whyDisconnected(ctx context.Context) error {
 // minutes. Once ctx has ended, the returned channel says whether it cancelled the request.
 func (c *Caller) CancelWhenUnreachable(ctx context.Context, cancel func()) <-chan bool {
 	result := make(chan bool, 1)
-	conn := c.client.ActiveConnection()
+	conn := c.conn
 	if conn == nil { // not made with clientv3.New
 		result <- false
 		return result
@@ -233,29 +156,65 @@ func (c *Caller) CancelWhenUnreachable(ctx context.Context, cancel func()) <-cha
 	return result
 }
 
-// Waits counts a waiting call of the user, until the returned function is called.
-func (c *Caller) Waits() (done func()) {
-	q := &c.silence
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.waits++
-	q.tickLocked(c)
-	return func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.waits--
+// A silence is what a Caller knows about an etcd that does not answer. It is reported once for
+// all waiting calls.
+//
+// Renewals do not count: a member may answer them and nothing else.
+type silence struct {
+	since  time.Time // when etcd last answered, or the first attempt since then began
+	last   time.Time // when the last attempt without an answer ended, zero if none has
+	reason error     // its error, nil if it just had no answer
+	told   time.Time // when the silence was last reported, zero if it was not
+}
+
+// silentLocked reports whether the silence is up to date: an attempt is under way, or there was one
+// just now that had no answer.
+func (c *Caller) silentLocked(now time.Time) bool {
+	return c.asking > 0 || now.Sub(c.silence.last) < forgetSilence
+}
+
+// tick asks for connections while there are attempts, and reports the silence when it is time to:
+// once it has lasted for the time of an attempt, and then each tellEvery, while a call waits.
+func (c *Caller) tick() {
+	l := c.link
+	l.mu.Lock()
+	now, q, asking := time.Now(), &c.silence, c.asking > 0
+	c.ticking = c.silentLocked(now)
+	if c.ticking { // otherwise the next attempt begins it again
+		due := q.since.Add(c.Timeout)
+		if !q.told.IsZero() {
+			due = q.told.Add(tellEvery)
+		}
+		if !now.Before(due) && c.Waits.Load() > 0 && c.ctx.Err() == nil {
+			q.told, due = now, now.Add(tellEvery)
+			since := q.since
+			c.spawn(func() {
+				if reason := c.Unavailable(); reason != nil { // otherwise it has answered just now
+					c.tell(reason, time.Since(since))
+				}
+			})
+		}
+		next := reconnectEvery
+		if left := due.Sub(now); left > 0 {
+			next = min(next, left)
+		}
+		time.AfterFunc(next, c.tick)
+	}
+	l.mu.Unlock()
+	if asking {
+		c.reconnect()
 	}
 }
 
 // Unavailable returns why etcd does not answer, or nil if it does, as far as is known. An attempt
 // that has had no answer for a quarter of a second says that it does not.
 func (c *Caller) Unavailable() error {
-	q := &c.silence
-	q.mu.Lock()
+	l := c.link
+	l.mu.Lock()
 	now := time.Now()
-	silent, reason := q.currentLocked(now), q.reason
-	late := now.Sub(q.since) >= 250*time.Millisecond
-	q.mu.Unlock()
+	silent, reason := c.silentLocked(now), c.silence.reason
+	late := now.Sub(c.silence.since) >= 250*time.Millisecond
+	l.mu.Unlock()
 	switch {
 	case !silent:
 		return nil
@@ -263,7 +222,7 @@ func (c *Caller) Unavailable() error {
 		return c.whyDisconnected(c.ctx)
 	case reason != nil:
 		return reason
-	case late && c.state() != connectivity.Ready:
+	case late && c.conn != nil && c.conn.GetState() != connectivity.Ready:
 		return ErrUnreachable
 	case late:
 		return ErrNoAnswer

@@ -6,27 +6,49 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
+// caller returns a Caller of a client without a connection.
+func caller(ctx context.Context) *Caller {
+	return NewCaller(ctx, &clientv3.Client{}, 6*time.Second,
+		func(f func()) { go f() }, func(error, time.Duration) {})
+}
+
+// begins begins an attempt, which waits for its turn at most until ctx ends.
+func begins(ctx context.Context, c *Caller, p Policy) (a *flight, err error) {
+	a = &flight{c: c, policy: p, first: time.Hour}
+	if err = a.begin(ctx, time.Hour, func() {}); err != nil {
+		a.done(err)
+	}
+	return a, err
+}
+
 // Attempts that the window does not let begin do so in turn, as earlier ones end. An attempt
-// that leaves costs no other attempt its turn.
+// that leaves costs no other attempt its turn. One that waited has all its time for the answer.
 func TestAttemptsBeginInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &link{}
 		ctx := context.Background()
+		c := caller(ctx)
+		var under []*flight
 		for range firstWindow {
-			waited, begun := l.begin(ctx, Ordinary)
-			require.False(t, waited)
-			require.True(t, begun)
+			a, err := begins(ctx, c, Ordinary)
+			require.NoError(t, err)
+			under = append(under, a)
 		}
 		var order []int
 		queue := func(ctx context.Context, i int) {
 			go func() {
-				if waited, begun := l.begin(ctx, Ordinary); begun {
-					require.True(t, waited)
+				if a, err := begins(ctx, c, Ordinary); err == nil {
+					until, _ := a.ctx.Deadline()
+					require.Equal(t, time.Hour, time.Until(until))
 					order = append(order, i)
+					under = append(under, a)
+				} else {
+					require.Equal(t, errBusy, err)
 				}
 			}()
 			synctest.Wait()
@@ -35,21 +57,57 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 		queue(ctx, 1)
 		queue(leaving, 2)
 		queue(ctx, 3)
+		time.Sleep(time.Minute)
 		leave(errors.New("no more"))
 		synctest.Wait()
 		require.Empty(t, order)
-		for range 2 {
-			l.end(Ordinary)
+		for _, a := range under[:2] {
+			a.done(errBusy)
 			synctest.Wait()
 		}
 		require.Equal(t, []int{1, 3}, order)
-		waited, begun := l.begin(ctx, Put)
-		require.False(t, waited, "another kind waits for nobody of this one")
-		require.True(t, begun)
-		for range firstWindow {
-			l.end(Ordinary)
+		for _, p := range []Policy{Put, Urgent} {
+			a, err := begins(ctx, c, p)
+			require.NoError(t, err, "another kind waits for nobody of this one")
+			a.done(nil)
 		}
-		require.Zero(t, l.limiter.others.under)
+		for _, a := range under[2:] {
+			a.done(nil)
+		}
+		require.Zero(t, c.link.limiter.others.under)
+		require.Zero(t, c.link.limiter.puts.under)
+		require.Zero(t, c.link.flights)
+		require.Zero(t, c.asking)
+	})
+}
+
+// A repeat that is answered ends the attempt. It counts as one answer, from its own sending, and
+// what was spent on repeats is paid back.
+func TestARepeatThatIsAnsweredEndsTheAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		c := caller(ctx) // which counts as one of several endpoints
+		started := time.Now()
+		f := func(ctx context.Context, again bool) (string, error) {
+			if again {
+				time.Sleep(time.Millisecond)
+				return "again", nil
+			}
+			<-ctx.Done()
+			return "", ctx.Err()
+		}
+		r, several, err := Do(ctx, c, &Backoff{}, time.Second, f)
+		require.NoError(t, err)
+		require.Equal(t, "again", r)
+		require.True(t, several)
+		require.Equal(t, time.Second+time.Millisecond, time.Since(started))
+		m := &c.link.limiter
+		require.Equal(t, 1, m.answers)
+		require.Equal(t, time.Millisecond, m.latest[0])
+		require.Zero(t, m.spent)
+		require.Zero(t, m.others.under)
+		require.NoError(t, c.Unavailable())
 	})
 }
 
@@ -57,25 +115,27 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 func TestATurnThatNobodyTakesIsHandedOn(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
-			l := &link{limiter: limiter{others: window{size: 1}}}
 			ctx := context.Background()
-			l.begin(ctx, Ordinary)
+			c := caller(ctx)
+			first, err := begins(ctx, c, Ordinary)
+			require.NoError(t, err)
+			c.link.limiter.others.size = 1
 			leaving, leave := context.WithCancel(ctx)
 			var over atomic.Int64
 			for _, ctx := range []context.Context{leaving, ctx} {
 				go func() {
-					if _, begun := l.begin(ctx, Ordinary); begun {
-						l.end(Ordinary)
+					if a, err := begins(ctx, c, Ordinary); err == nil {
+						a.done(errBusy)
 					}
 					over.Add(1)
 				}()
 				synctest.Wait()
 			}
 			leave()
-			l.end(Ordinary) // most of the time before it has seen that it is to leave
+			first.done(errBusy) // most of the time before it has seen that it is to leave
 			synctest.Wait()
 			require.EqualValues(t, 2, over.Load())
-			require.Zero(t, l.limiter.others.under)
+			require.Zero(t, c.link.limiter.others.under)
 		})
 	}
 }

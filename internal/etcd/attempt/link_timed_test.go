@@ -18,12 +18,18 @@ func TestGivingUpCostsNoMoreThanBeginningHoweverManyWait(t *testing.T) {
 	const n = 100_000
 	// each returns how long one of n attempts takes to leave the queue, while all leave it.
 	each := func(goes func(l *link, giveUp func())) time.Duration {
-		l := &link{limiter: limiter{others: window{size: 1, under: 1}}}
 		ctx, giveUp := context.WithCancel(context.Background())
 		defer giveUp()
+		c := caller(context.Background())
+		l := c.link
+		l.limiter.others = window{size: 1, under: 1}
 		var all sync.WaitGroup
 		for range n {
-			all.Go(func() { l.begin(ctx, Ordinary) })
+			all.Go(func() {
+				a := &flight{c: c, ctx: ctx, cancel: func() {}}
+				_ = a.wait(ctx, time.Hour, &l.limiter.others)
+				a.cancel()
+			})
 		}
 		for waiting := 0; waiting < n; runtime.Gosched() {
 			l.with(func(m *limiter, _ time.Time) { waiting = m.others.queue.Len() })
@@ -36,8 +42,10 @@ func TestGivingUpCostsNoMoreThanBeginningHoweverManyWait(t *testing.T) {
 	begins, ends := time.Hour, time.Hour
 	for range 2 { // the least, because other work on the machine only adds
 		begins = min(begins, each(func(l *link, _ func()) {
-			l.with(func(m *limiter, _ time.Time) { m.others.size = n + 1 })
-			l.end(Ordinary)
+			l.with(func(m *limiter, _ time.Time) {
+				m.others.size = n + 1
+				m.others.end()
+			})
 		}))
 		ends = min(ends, each(func(_ *link, giveUp func()) { giveUp() }))
 	}
