@@ -539,8 +539,8 @@ var mutants = []mutant{
 	{
 		name: "a read that only tries waits for a view that etcd refuses",
 		why:  "The view ends, and a waiter of a whole one is told why. But nothing marks the line, so the try waits for its whole TTL (rule 8).",
-		edits: []edit{{"internal/queue/view_recheck.go", `			if v.partial && !v.isOverLocked() {`,
-			`			if v.partial && v.isOverLocked() {`}},
+		edits: []edit{{"internal/queue/view.go", `		if v.partial && !v.isOverLocked() {`,
+			`		if v.partial && v.isOverLocked() {`}},
 		killers: []killer{inArea("kinds", "TestTryRLockTellsThatTheLineMayNotBeRead")},
 	},
 	{
@@ -636,14 +636,6 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/observe.go", `, o.At != 0 && o.At < t.rev:`, `:`}},
 		killers: []killer{core("ticket", "TestObservations"), core("ticket", "TestWhatIsSeenOfAKey"),
 			inArea("watching", "TestAnEventOfAnEarlierUseOfTheNameEndsNoHold")},
-	},
-	{
-		name: "what a source does not show is gone",
-		why:  "The view of the line has every key of it. But a client's watches may see other keys than its reads, and a view that has never shown a key does not miss it (rule 20).",
-		edits: []edit{{"internal/ticket/observe.go", `	case o.Unproven:
-		return Nothing
-`, ``}},
-		killers: []killer{core("ticket", "TestObservations"), core("ticket", "TestWhatIsSeenOfAKey")},
 	},
 	{
 		name:    "a hold is lost before etcd was asked why",
@@ -880,9 +872,8 @@ var mutants = []mutant{
 	{
 		name: "what a view does not know is gone",
 		why:  "The view has every event. But it lacks the revisions between the snapshot from which etcd was restored and the revision that etcd had reached (rule 26).",
-		edits: []edit{{"internal/queue/view.go",
-			`v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev`,
-			`v.keys[e.Key] != e.Rev || shown && v.deleted[e.Key] > e.Rev`}},
+		edits: []edit{{"internal/queue/view.go", `shown := v.read >= p.Ticket.Rev() && v.keys`,
+			`shown := v.keys`}},
 		killers: []killer{inArea("outages", "TestAViewFromBeforeASetBackLetsNobodyIn")},
 	},
 	{
@@ -1126,8 +1117,8 @@ var mutants = []mutant{
 	{
 		name: "a view is kept of a line that has become long",
 		why:  "The line was short when the view began, and the view knows all changes. But eight waiters then get an event for each contender that comes behind (rule 24).",
-		edits: []edit{{"internal/queue/view.go", `	if length <= longLine {
-`, `	if length > 0 {
+		edits: []edit{{"internal/queue/view.go", `	if len(v.keys) <= longLine {
+`, `	if len(v.keys) > 0 {
 `}},
 		killers: []killer{inArea("queue", "TestAViewEndsWhenItsLineIsLong")},
 	},
@@ -1249,11 +1240,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("queue", "TestAWaiterGetsInWhateverBecomesOfItsWatch")},
 	},
 	{
-		name: "a view covers each key that it has ever judged",
-		why:  "The view has judged the first permit. But while the Session waits for another permit the view is for that one, and nobody judges what happens to the first (rule 5).",
-		edits: []edit{{"internal/queue/place.go", `v.judged == p && v.ownLocked() == p
-`, `p.seen == v && v.ownLocked() == p
-`}},
+		name: "a view tells only the place that waits by it",
+		why:  "It is there for that place. But while the Session waits for another permit the watch of a permit that it holds has ended, for the view shows that key, too (rule 5).",
+		edits: []edit{{"internal/queue/keys.go", `if p := a.places[e.Key]; p != nil && p.removed == nil {`,
+			`if p := a.places[e.Key]; p != nil && p.line.local.PlaceLocked() == p {`}},
 		killers: []killer{inArea("kinds", "TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits")},
 	},
 	{
@@ -1280,7 +1270,7 @@ var mutants = []mutant{
 	{
 		name: "a re-check of a view asks for the keys that it knows",
 		why:  "They are still there, so nothing was missed. But those that have come since were missed, and a key that lingers has to give way to them (WithLinger).",
-		edits: []edit{{"internal/queue/view_recheck.go", `	return read.Holds && (!first || slices`,
+		edits: []edit{{"internal/queue/view.go", `	return read.Holds && (!first || slices`,
 			`	return read.Holds && (true || slices`}},
 		killers: []killer{inArea("watching", "TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
@@ -1295,7 +1285,7 @@ var mutants = []mutant{
 	{
 		name: "a re-check of a view asks only for what is newer than its own key",
 		why:  "Whoever comes is newer. But so may be thousands of nested names.",
-		edits: []edit{{"internal/queue/view_recheck.go", `		fewKeys(v.from, v.to, clientv3.WithMinModRev(v.revision+1)),
+		edits: []edit{{"internal/queue/view.go", `		fewKeys(v.from, v.to, clientv3.WithMinModRev(v.at+1)),
 `, ``}},
 		killers: []killer{inArea("watching", "TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
@@ -1309,14 +1299,9 @@ var mutants = []mutant{
 	{
 		name: "a view takes a key with another lease for its own",
 		why:  "The key has the create revision, and stands in line. But it goes with a lease that is not the holder's (rule 5).",
-		edits: []edit{{"internal/queue/view.go", `		v.observedLocked(e)
-	}
-	v.revision = revision
-`, `	}
-	v.revision = revision
-`}, {"internal/queue/view.go", `		own = over
-`, `		own.Rev = over.Rev
-`}},
+		edits: []edit{{"internal/queue/keys.go", `p.observedLocked(ticket.Observation{Entry: e, At: e.Mod})`,
+			`e.Lease = p.Ticket.Lease
+			p.observedLocked(ticket.Observation{Entry: e, At: e.Mod})`}},
 		killers: []killer{inArea("watching", "TestALossIsToldByTheEvent")},
 	},
 	{
@@ -1399,18 +1384,13 @@ var mutants = []mutant{
 					return
 				}
 `, `				v.line.keys.mu.Lock()
-				v.keys, v.revision = map[string]int64{}, answer.Header.GetRevision()
+				v.keys, v.at = map[string]line.Entry{}, answer.Header.GetRevision()
 				if p := v.ownLocked(); p != nil {
-					v.keys[p.Ticket.Key] = p.Ticket.Rev()
-					for _, e := range p.Ahead.Last {
-						v.keys[e.Key] = e.Rev
+					for _, e := range append(p.Ahead.Last, p.Ticket.Entry()) {
+						v.keys[e.Key] = e
 					}
 				}
-				v.read, v.deleted = map[string]int64{}, map[string]int64{}
-				for key, rev := range v.keys {
-					v.read[key] = rev
-				}
-				v.watchedLocked()
+				v.up, v.read = true, v.at
 				v.line.keys.mu.Unlock()
 `}},
 		killers: []killer{simulation(1000), inArea("queue", "TestAViewMissesNothingBeforeItsWatch")},
@@ -1418,32 +1398,22 @@ var mutants = []mutant{
 	{
 		name: "a view takes events that its read knows",
 		why:  "Events are the truth, in order. But events from before the read are older than the read: the deletion of an earlier use of a name then deletes its later use (rule 20).",
-		edits: []edit{{"internal/queue/view.go", `		if at <= v.revision {
+		edits: []edit{{"internal/queue/view.go", `		if e.Mod <= v.at {
 			continue // known from the read
 		}
 `, ``}},
 		killers: []killer{inArea("queue", "TestAViewTakesNoEventTwice")},
 	},
 	{
-		name: "a view remembers every key that went",
-		why:  "The deletion of a key proves that it is gone. But few of them are ahead of anybody, and a wait may be long.",
-		edits: []edit{{"internal/queue/view.go", `	v.forgetLocked()
-}
-`, `}
-`}},
-		killers: []killer{core("queue", "TestWhatAViewRemembersIsBounded")},
-	},
-	{
-		name: "a view remembers every contender that went while a put is under way",
-		why:  "One of them may be ahead of the key. But an answer may take long, and many go meanwhile.",
-		edits: []edit{{"internal/queue/view.go", `len(v.deleted) > viewReads`,
-			`len(v.deleted) > viewReads && v.partial`}},
+		name:    "a view remembers every contender that went",
+		why:     "One of them may be ahead of a key whose put is not answered yet. But few are, and a wait may be long.",
+		edits:   []edit{{"internal/queue/view.go", `max(0, len(v.gone)-viewReads))`, `0)`}},
 		killers: []killer{core("queue", "TestWhatAViewRemembersIsBounded")},
 	},
 	{
 		name:    "a view forgets who went while a put is under way",
 		why:     "Nobody waits yet. But the answer to the put tells who was ahead of the key when it was put, and nothing tells again that they are gone.",
-		edits:   []edit{{"internal/queue/view.go", `	if known {`, `	if known || !known {`}},
+		edits:   []edit{{"internal/queue/view.go", `max(0, len(v.gone)-viewReads))`, `len(v.gone))`}},
 		killers: []killer{inArea("watching", "TestADeletionThatIsToldBeforeTheAnswerToThePutCounts")},
 	},
 	{
@@ -1455,12 +1425,10 @@ var mutants = []mutant{
 				return nil
 			}
 			if err := c.look(ctx, p, at); err != nil`},
-			{"internal/queue/view.go", `		p.Ahead = p.Ahead.Without(v.goneLocked(p))
-`, `		if gone := v.goneLocked(p); gone(p.Ahead.Last[len(p.Ahead.Last)-1]) {
+			{"internal/queue/view.go", `		p.Ahead = p.Ahead.Without(func`, `		if v.provesGone(p, p.Ahead.Last[len(p.Ahead.Last)-1]) {
 			p.Ahead.Last = nil
 		}
-		p.Ahead = p.Ahead.Without(v.goneLocked(p))
-`},
+		p.Ahead = p.Ahead.Without(func`},
 		},
 		killers: []killer{simulation(1000),
 			onCluster("TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt")},
@@ -1482,8 +1450,12 @@ var mutants = []mutant{
 		name: "a waiter does not miss its own key",
 		why:  "Only those before the waiter can be in its way. But without a key the waiter is in nobody's way (rule 12).",
 		edits: []edit{
-			{"internal/queue/view.go", `Unproven: p.seen != v && !afterRead,`, `Unproven: p.held.IsZero() || p.seen != v && !afterRead,`},
-			{"internal/queue/audit.go", `Entry: e, LeaseGone: !known}`, `Entry: e, LeaseGone: !known, Unproven: p.held.IsZero()}`},
+			{"internal/queue/place.go", `	known := p.Ticket.Lost()
+`, `	known := p.Ticket.Lost()
+	if o.Rev == 0 && p.held.IsZero() {
+		return ticket.Nothing
+	}
+`},
 		},
 		killers: []killer{inArea("queue", "TestAWaiterWhoseKeyWasDeletedQueuesAnew")},
 	},
@@ -1569,7 +1541,7 @@ var mutants = []mutant{
 	{
 		name: "one late watch makes all watch anew",
 		why:  "The watches share a stream, which may be dead, and which ends when nobody uses it. But mostly only one watch is late, and the others make a storm (rule 25).",
-		edits: []edit{{"internal/queue/view_recheck.go", `		return 0, false // only this one begins a new watch: other watches may be fine
+		edits: []edit{{"internal/queue/view.go", `		return 0, false // only this one begins a new watch: other watches may be fine
 `, `		v.line.keys.rewatchLocked()
 		for n := range v.line.keys.LinesLocked {
 			if n.view != nil {
@@ -1637,22 +1609,20 @@ var mutants = []mutant{
 	{
 		name: "a key lingers without a watch",
 		why:  "The watch will be back. But meanwhile nothing shows who waits (WithLinger).",
-		edits: []edit{{"internal/queue/view.go", `		v.becomesLocked(viewBlind)
-	}
+		edits: []edit{{"internal/queue/view.go", `	v.up = false
 	v.blindLocked()
-`, `		v.becomesLocked(viewBlind)
-	}
-`}, {"internal/queue/view.go", `		v.blindLocked()
-		v.becomesLocked(viewOver)
-`, `		v.becomesLocked(viewOver)
+`, `	v.up = false
+`}, {"internal/queue/view.go", `		v.line.local.GiveWayLocked()
+		v.line.view = nil
+`, `		v.line.view = nil
 `}},
 		killers: []killer{inArea("queue", "TestAKeyThatLingersIsGivenUp")},
 	},
 	{
 		name: "a view is blind between its read and the word that it is live",
 		why:  "The watch and the read are two facts, and each is noted. But an Unlock may come between the two, and finds no watch for the key that is to linger (WithLinger).",
-		edits: []edit{{"internal/queue/view_recheck.go", `goesOn && watched {
-`, `goesOn && watched {
+		edits: []edit{{"internal/queue/view.go", `	if watched {
+`, `	if watched {
 		v.line.keys.mu.Unlock()
 		v.line.keys.mu.Lock()
 `}},
@@ -2597,32 +2567,36 @@ var mutants = []mutant{
 	{
 		name: "a view that ends does not mark its line",
 		why:  "It has nothing to tell any more. But a reader that waits for its word waits on, and nobody begins another view.",
-		edits: []edit{{"internal/queue/view.go", `	if next != viewOver || v.refusal == nil {
-`, `	if next != viewOver {
+		edits: []edit{{"internal/queue/view.go", `			v.line.local.MarkLocked()
+		}
+		v.tellLocked()
+`, `		}
+		v.tellLocked()
 `}},
 		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
 	{
 		name: "a view that reads too long a line judges it first",
 		why:  "That is how a view of any other line ends. But what it judges marks the line, whose admission begins the next view, without end.",
-		edits: []edit{{"internal/queue/view_recheck.go", `	if v.isTooLongLocked(len(keys)) {
+		edits: []edit{{"internal/queue/view.go", `	if v.isTooLongLocked() {
 		return false
 	}
-`, ``}, {"internal/queue/view_recheck.go", `	v.judgeLocked(true)
-`, `	v.judgeLocked(true)
-	v.isTooLongLocked(len(keys))
+`, ``}, {"internal/queue/view.go", `	v.judgeLocked()
+	return v.line.view == v
+`, `	v.judgeLocked()
+	return !v.isTooLongLocked()
 `}},
 		killers: []killer{inArea("kinds", "TestALineThatIsTooLongForAViewIsSoughtOnce")},
 	},
 	{
 		name: "a view in which the line grows too long judges it first",
 		why:  "That is how a view of any other line ends. But what it judges marks the line, whose admission begins the next view.",
-		edits: []edit{{"internal/queue/view.go", `	if v.isTooLongLocked(len(v.keys)) {
+		edits: []edit{{"internal/queue/view.go", `	if v.isTooLongLocked() {
 		return
 	}
-	v.judgeLocked(false)
-`, `	v.judgeLocked(false)
-	if v.isTooLongLocked(len(v.keys)) {
+	v.judgeLocked()
+`, `	v.judgeLocked()
+	if v.isTooLongLocked() {
 		return
 	}
 `}},
@@ -2687,16 +2661,23 @@ var mutants = []mutant{
 	{
 		name: "a view does not tell of a recall",
 		why:  "The view has the create revisions of those in line. But a recall leaves these alone.",
-		edits: []edit{{"internal/queue/view.go", `		own = over
-`, `		own.Rev, own.Lease = over.Rev, over.Lease
-`}, {"internal/queue/view.go", `Entry: e, Unproven: true}`, `Entry: line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease}, Unproven: true}`}},
+		edits: []edit{{"internal/queue/view.go", `		e := line.EntryOf(event.Kv)
+`, `		e := line.EntryOf(event.Kv)
+		e = line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease, Mod: e.Mod}
+`}, {"internal/queue/view.go", `		e := line.EntryOf(kv)
+`, `		e := line.EntryOf(kv)
+		e = line.Entry{Key: e.Key, Rev: e.Rev, Lease: e.Lease, Mod: e.Mod}
+`}, {"internal/queue/view.go", `		own, _ := line.Find(read.Ranges[0].Kvs, p.Ticket.Key)
+`, `		own, _ := line.Find(read.Ranges[0].Kvs, p.Ticket.Key)
+		own = line.Entry{Key: own.Key, Rev: own.Rev, Lease: own.Lease, Mod: own.Mod}
+`}},
 		killers: []killer{inArea("holders", "TestAWaiterMayBeRecalled"),
 			inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},
 	},
 	{
 		name: "a recheck does not show a recall",
 		why:  "The recheck compares whether those before it stand in line, and whether its own key does. But the event of the recall may have been lost.",
-		edits: []edit{{"internal/queue/view_recheck.go", `	ifs := append(p.asKnownLocked(), p.Ticket.Exists(), p.Ticket.OnLease())
+		edits: []edit{{"internal/queue/view.go", `	ifs := append(p.asKnownLocked(), p.Ticket.Exists(), p.Ticket.OnLease())
 `, `	ifs := []clientv3.Cmp{p.Ticket.Exists(), p.Ticket.OnLease()}
 `}},
 		killers: []killer{inArea("holders", "TestAKeyThatLingersGivesWayToARecall"),
@@ -3163,12 +3144,11 @@ var mutants = []mutant{
 		killers: []killer{inArea("kinds", "TestAPermitMissesNothingBeforeItsWatches")},
 	},
 	{
-		name: "a key counts as watched by a view that looks at another place",
-		why:  "The Session has a view of the line. But the view is for the place that waits, and each permit of the Session that holds has another key.",
-		edits: []edit{{"internal/queue/place.go", `v.judged == p && v.ownLocked() == p
-`, `p.seen == v
-`}},
-		killers: []killer{inArea("kinds", "TestAPermitIsWatchedWhileAnotherOfItsSessionWaits")},
+		name: "a view covers every key of its line",
+		why:  "It gets every event of these. But a key that it has not read, and no event has shown, may have gone before (rule 5).",
+		edits: []edit{{"internal/queue/view.go", `v.isLiveLocked() && v.keys[p.Ticket.Key].Rev == p.Ticket.Rev()`,
+			`v.isLiveLocked()`}},
+		killers: []killer{core("queue", "TestAViewIsReliedOnWhileItIsLive")},
 	},
 
 	// ---- ghosts: rules 9 and 18

@@ -75,8 +75,9 @@ func (a *Account) coverLocked(now time.Time, period time.Duration) (periods time
 		switch p.Ticket.State() {
 		case ticket.Held:
 			some = true
-			viewed := p.viewedLocked()
-			rechecked = rechecked && viewed && p.line.view.neededLocked()
+			v := p.line.viewLocked()
+			viewed := v.coversLocked(p)
+			rechecked = rechecked && viewed && v.ownLocked() == p && v.neededLocked()
 			if viewed || now.Sub(p.held) < watchAfter {
 				continue
 			}

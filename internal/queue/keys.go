@@ -16,6 +16,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 var (
@@ -140,6 +141,16 @@ func (k *Keys) RecallOwnLocked(e line.Entry, r line.Recall) (isOwn bool) {
 		return true
 	}
 	return false
+}
+
+// observedLocked has the place of e's key observe e, as an event or a read of the line has shown it,
+// unless the place was given up: then its removal learns of it.
+func (k *Keys) observedLocked(e line.Entry) {
+	for _, a := range k.accounts {
+		if p := a.places[e.Key]; p != nil && p.removed == nil {
+			p.observedLocked(ticket.Observation{Entry: e, At: e.Mod})
+		}
+	}
 }
 
 // suspectLocked makes an audit of all leases' keys due now.

@@ -150,7 +150,7 @@ func (n *Line) LingerLocked(alone bool) bool {
 	switch v := n.viewLocked(); {
 	case v == nil || v.partial:
 		return false
-	case v.state == viewBegun && alone:
+	case !v.up && v.at == 0 && v.err == nil && alone:
 		// The first watch is under way. Its end, or a read that fails, takes the key back.
 	case !v.isLiveLocked() || v.othersLocked():
 		return false // if the first watch is under way, contenders from before may be there

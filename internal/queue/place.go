@@ -47,7 +47,6 @@ type Place struct {
 	held  time.Time   // since when it is Held
 	watch *keyWatch   // of the key while it is held; nil for short holds
 	epoch *etcd.Epoch // of the last answer with the revision or the line
-	seen  *view       // the view that has seen its key
 
 	news chan struct{} // wakes the waiter at it: its key, its view or the connection has changed
 
@@ -128,6 +127,11 @@ func (p *Place) RecallLocked(r line.Recall) {
 	}
 	p.owner.RecalledLocked()
 }
+
+// counts reports whether a DELETE at a revision, of a key ahead of p, is news for p: if it is newer
+// than p's own key. The put has read the rest at its own revision. (A member that lags behind
+// reports an earlier use of the same key name. TestADeletionOlderThanThePlaceLetsNobodyIn.)
+func (p *Place) counts(deleted int64) bool { return deleted > p.Ticket.Rev() }
 
 // isLostBy observes p's own key, as a look has read it, and reports whether p is lost. If etcd was
 // set back, an earlier key of the Session may be beyond what the look has read, and block the line.
@@ -286,7 +290,7 @@ func (p *Place) HoldLocked(first bool, now time.Time) {
 	if p.held.IsZero() { // else it was first in its line before the other places of a LockAll were
 		p.held = now
 	}
-	if p.listens && p.watch == nil && !p.asPut && p.Ahead.Keys > 1 && !p.viewedLocked() &&
+	if p.listens && p.watch == nil && !p.asPut && p.Ahead.Keys > 1 && !p.line.viewLocked().coversLocked(p) &&
 		len(p.Account.places) <= manyPlaces {
 		p.watch = newKeyWatchLocked(p)
 	}
@@ -322,14 +326,6 @@ func (p *Place) UnwatchLocked() {
 		p.watch = nil
 		p.keys.mu.After(w.cancel)
 	}
-}
-
-// viewedLocked reports whether a view covers p's key: it has judged p by the last event, and will
-// by the next one. (Not whether it has ever judged p: what happened while the Session waited for
-// another permit has told p nothing. TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits.)
-func (p *Place) viewedLocked() bool {
-	v := p.line.viewLocked()
-	return v.isLiveLocked() && v.judged == p && v.ownLocked() == p
 }
 
 // keysOf are the keys of places.

@@ -3,10 +3,12 @@ package queue
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
@@ -27,27 +29,26 @@ const (
 	longLine = 2 * FewAhead
 
 	// viewReads is how many keys a view reads of a line that may be long. Some of them may be
-	// strays.
+	// strays. It is also how many deletions the view remembers.
 	viewReads = 4 * longLine
 
 	// viewIdle is how long an unneeded view stays, unless half of the TTL is less.
 	viewIdle = 5 * time.Second
 )
 
-// A view is what stands in etcd's line for one name, kept up to date by one watch of
-// all keys below the prefix. While a few processes contend for a name, a waiter needs
-// no request for its turn, and a lingering key is given up when other contenders come.
+// A view is the Session's one watch of a short line: of all keys below the prefix. While a few
+// processes contend for a name, a waiter needs no request for its turn, and a lingering key is
+// given up when other contenders come.
 //
-// Invariant: keys is exactly what stood in line at revision, or revision is 0. A read
-// that is sent after the watch was created brings both up to date. From then on every
-// newer event is applied, whole revisions at a time and in order. So a place that is in
-// keys, with no contender ahead of it, is the first in etcd and stays the first.
-// (Do not apply events before that read: the events between an older read and the watch
-// would be missing. TestAViewMissesNothingBeforeItsWatch.)
+// Invariant: while it is up, keys is what stands in line at a revision, and every later event
+// comes. A read that is sent after the watch was created brings both up to date. Newer events are
+// applied in order, whole revisions at a time.
+// (Do not apply events before that read. TestAViewMissesNothingBeforeItsWatch.)
 //
-// A key's absence from keys proves nothing: etcd may have been set back unnoticed, and
-// keys be from another epoch. A key is proven gone by its DELETE, newer than the key itself, or
-// by a read that shows the place in question. (TestAViewFromBeforeASetBackLetsNobodyIn.)
+// A contender ahead of a place is proven gone by its DELETE, if that counts for the place
+// (Place.counts), or by a read that shows the place and not the contender. That keys lacks it proves
+// nothing: etcd may have been set back unnoticed, and the rest of keys be from another epoch.
+// (TestAViewFromBeforeASetBackLetsNobodyIn.)
 //
 // A watch may go silent without ending. So the line is rechecked now and then, and a watch
 // that did not report what the recheck shows is replaced.
@@ -69,65 +70,35 @@ type view struct {
 	// them, by the chance of its key, waits longer for its turn, and gets it all the same.
 	partial bool
 
-	// Guarded by Session.mu.
-	revision int64
-	keys     map[string]int64      // create revisions of the contenders
-	read     map[string]int64      // keys as the last read told them
-	deleted  map[string]int64      // the last DELETE of each key since then, while it may count
-	putOver  map[string]line.Entry // of keys: values that are not the first; one may have a recall
-	state    viewState             // changed by becomesLocked alone
-	behind   bool                  // a read told what the watch did not, or not yet
-	reading  bool                  // a recheck is under way
-	waiting  bool                  // the line's owner waits by this view
-	joined   bool                  // a read has joined a cohort by it, since the last recheck
-	relied   time.Time             // since when the watch is relied on
-	due      time.Time             // when the line is to be read again
-	needed   time.Time             // when it last was
-	judged   *Place                // the own place that the last events were judged for, if any
-	err      error                 // of the last read, nil once one was answered
-	refusal  error                 // why it is over, as the next would be: etcd's, or errTooLong
-}
+	// Guarded by Session.mu. It is over once it is not its line's view any more.
+	up   bool                  // there is a watch, and the line was read since it was created
+	keys map[string]line.Entry // the contenders, as they were last put
+	gone []line.Entry          // the last deletions, for a put whose answer they overtake
+	at   int64                 // the revision of keys, 0 before they are known
+	read int64                 // the revision of the last read
 
-// A viewState is how far a view has come, and whether it may be relied on.
-type viewState uint8
-
-const (
-	viewBegun  viewState = iota // its first watch is under way, and nothing was read yet
-	viewBlind                   // it has no watch, or has not read the line since the watch began
-	viewLive                    // it has one, and the last read was answered
-	viewFailed                  // it has one, and the last read was not answered
-	viewOver                    // it is off its line, for good
-)
-
-// String returns the state's name.
-func (st viewState) String() string {
-	return [...]string{"begun", "blind", "live", "failed", "over"}[st]
-}
-
-// becomesLocked is the one transition of a view's state. A view that is over stays so, whatever its
-// goroutine learns yet. Only a blind view, or one that has begun, begins to have a watch.
-func (v *view) becomesLocked(next viewState) {
-	switch {
-	case v.state == viewOver:
-		return
-	case next == viewBegun, next == viewFailed && v.state != viewLive:
-		panic(fmt.Sprintf("etcdlock: view of %q: %v becomes %v", v.line.Name, v.state, next))
-	}
-	v.state = next
-	if next != viewOver || v.refusal == nil {
-		v.line.local.MarkLocked() // if v is over, a waiter that is to join begins another
-	}
+	behind  bool      // a read told what the watch did not, or not yet
+	reading bool      // a recheck is under way
+	waiting bool      // the line's owner waits by this view
+	joined  bool      // a read has joined a cohort by it, since the last recheck
+	relied  time.Time // since when the watch is relied on
+	due     time.Time // when the line is to be read again
+	needed  time.Time // when it last was
+	err     error     // of the last read, nil once one was answered
+	refusal error     // why it is over, as the next would be: etcd's, or errTooLong
 }
 
 // isOverLocked reports whether v is over. One from before a set-back is.
-func (v *view) isOverLocked() bool {
-	v.line.viewLocked()
-	return v.state == viewOver
-}
+func (v *view) isOverLocked() bool { return v.line.viewLocked() != v }
 
 // isLiveLocked reports whether v may be relied on: it shows whatever happens in the line. (What its
 // watch does not show, as it is silent, the rechecks do.)
-func (v *view) isLiveLocked() bool { return v != nil && v.state == viewLive }
+func (v *view) isLiveLocked() bool { return v != nil && v.up && v.err == nil }
+
+// coversLocked reports whether v shows whatever happens to p's key.
+func (v *view) coversLocked(p *Place) bool {
+	return v.isLiveLocked() && v.keys[p.Ticket.Key].Rev == p.Ticket.Rev()
+}
 
 // inView reports whether a waiter with ahead before it waits by a view: it does if it knows all
 // contenders before it and the line is not long.
@@ -185,11 +156,21 @@ func (v *view) follow(broken *attempt.Backoff) {
 	}
 }
 
-// watchedLocked notes that there is a watch, and that everything before it was read.
-func (v *view) watchedLocked() {
-	v.becomesLocked(viewLive)
-	v.behind = false
-	v.reliesLocked()
+// unwatched notes that there is no watch.
+func (v *view) unwatched() {
+	v.line.keys.mu.Lock()
+	defer v.line.keys.mu.Unlock()
+	v.up = false
+	v.blindLocked()
+}
+
+// blindLocked gives up the key that lingers by this view: without a watch the Session would not
+// notice that other contenders wait for it.
+func (v *view) blindLocked() {
+	if !v.isOverLocked() {
+		v.line.local.GiveWayLocked()
+		v.line.local.MarkLocked()
+	}
 }
 
 // reliesLocked notes that the watch is relied on from now on: it has begun, or a waiter or a key
@@ -203,21 +184,10 @@ func (v *view) reliesLocked() {
 	}
 }
 
-// unwatched notes that there is no watch.
-func (v *view) unwatched() {
-	v.line.keys.mu.Lock()
-	defer v.line.keys.mu.Unlock()
-	if v.state != viewBegun {
-		v.becomesLocked(viewBlind)
-	}
-	v.blindLocked()
-}
-
-// blindLocked gives up the key that lingers by this view: without a watch the Session would not
-// notice that other contenders wait for it.
-func (v *view) blindLocked() {
-	if v.state != viewOver {
-		v.line.local.GiveWayLocked()
+// renewLocked begins a new watch, if there is one: it may be silent.
+func (v *view) renewLocked() {
+	if v.up {
+		signal(v.again)
 	}
 }
 
@@ -241,12 +211,15 @@ func (v *view) idleLocked() bool {
 	return time.Since(v.needed) >= min(viewIdle, v.line.keys.TTL/2)
 }
 
-// endLocked takes the view off its line and ends its goroutine.
+// endLocked takes the view off its line and ends its goroutine. (Do not mark the line if the next
+// view would end as this one: a waiter that is to join begins another.)
 func (v *view) endLocked() {
-	if v.state != viewOver {
-		v.blindLocked()
-		v.becomesLocked(viewOver)
+	if v.line.view == v {
+		v.line.local.GiveWayLocked()
 		v.line.view = nil
+		if v.refusal == nil {
+			v.line.local.MarkLocked()
+		}
 		v.tellLocked()
 	}
 	v.line.keys.mu.After(v.cancel)
@@ -260,57 +233,28 @@ func (v *view) apply(events []*clientv3.Event) {
 		return // it has ended meanwhile
 	}
 	v.behind = false
-	revision := v.revision
+	at := v.at
 	for _, event := range events {
-		at := event.Kv.GetModRevision()
-		if at <= v.revision {
+		e := line.EntryOf(event.Kv)
+		if e.Mod <= v.at {
 			continue // known from the read
 		}
-		revision = max(revision, at)
-		e := line.EntryOf(event.Kv)
-		if event.Type != clientv3.EventTypeDelete && e.StandsIn(v.line.Name) {
-			v.keys[e.Key] = e.Rev
+		at = max(at, e.Mod)
+		if e.StandsIn(v.line.Name) {
+			v.keys[e.Key] = e
 			v.line.meetsLocked(e.Longest())
-			if at != e.Rev {
-				v.putOver[e.Key] = e
-			}
-		} else {
-			delete(v.keys, e.Key)
-			delete(v.putOver, e.Key)
-			if e.MayStandIn(v.line.Name) {
-				v.deleted[e.Key] = at
-			}
+		} else if delete(v.keys, e.Key); e.MayStandIn(v.line.Name) {
+			v.gone = append(v.gone, e)
 		}
-		v.observedLocked(e)
+		v.line.keys.observedLocked(e)
 	}
-	v.revision = revision
-	v.line.keys.etcd.Reached(revision)
-	if v.isTooLongLocked(len(v.keys)) {
+	v.at = at
+	v.line.keys.etcd.Reached(at)
+	if v.isTooLongLocked() {
 		return
 	}
-	v.judgeLocked(false)
-	v.forgetLocked()
-}
-
-// forgetLocked forgets the deletions by which the own place was judged: no key is ever put ahead of
-// it. Deletions are needed only while it is not known which keys are ahead of the own place, or of
-// the place that its release puts. If too many keys go meanwhile the view ends, and a waiter begins
-// another. (TestADeletionThatIsToldBeforeTheAnswerToThePutCounts, TestWhatAViewRemembersIsBounded.)
-func (v *view) forgetLocked() {
-	known := true
-	if p := v.ownLocked(); p != nil {
-		switch p.Ticket.State() {
-		case ticket.InLine:
-			known = p.Ahead.Whole
-		case ticket.Unsent, ticket.Sent, ticket.Leaving:
-			known = false
-		}
-	}
-	if known {
-		clear(v.deleted)
-	} else if len(v.deleted) > viewReads {
-		v.endLocked()
-	}
+	v.judgeLocked()
+	v.gone = slices.Delete(v.gone, 0, max(0, len(v.gone)-viewReads))
 }
 
 // errTooLong is why a partial view is over: too many contenders stand in line that do not read.
@@ -322,11 +266,11 @@ var errTooLong = errors.New("the line is too long")
 // Invariant: nothing that a partial view tells then has marked the line: its admission would begin
 // another view, which would read the same. (Do not judge such a line first.
 // TestALineThatIsTooLongForAViewIsSoughtOnce.)
-func (v *view) isTooLongLocked(length int) bool {
+func (v *view) isTooLongLocked() bool {
 	if v.waiting {
-		v.ownLocked().Ahead.Keys = length
+		v.ownLocked().Ahead.Keys = len(v.keys)
 	}
-	if length <= longLine {
+	if len(v.keys) <= longLine {
 		return false
 	}
 	if v.partial {
@@ -337,71 +281,34 @@ func (v *view) isTooLongLocked(length int) bool {
 	return true
 }
 
-// renewLocked begins a new watch, if there is one: it may be silent.
-func (v *view) renewLocked() {
-	if v.state == viewLive || v.state == viewFailed {
-		signal(v.again)
-	}
-}
-
-// judgeLocked draws the conclusions of what is known, after a read or after events.
-func (v *view) judgeLocked(afterRead bool) {
-	if !v.partial {
-		v.judgeOwnLocked(afterRead)
-	}
+// judgeLocked draws the conclusions of what is known for the Session's place in the line.
+func (v *view) judgeLocked() {
 	v.line.local.MarkLocked()
-}
-
-// judgeOwnLocked draws the conclusions for the place that the Session has in the line.
-//
-// Events alone tell nothing before the own key was seen: if the client's Watcher sees other
-// keys than its KV, as with a namespace of only one of them, the reads tell.
-func (v *view) judgeOwnLocked(afterRead bool) {
 	p := v.ownLocked()
-	v.judged = nil
-	if p == nil || v.revision == 0 {
+	if v.partial || p == nil || p.Ticket.Rev() == 0 {
 		return
 	}
-	// What was not put over is as its own ticket has put it, or is of another ticket.
-	own := line.Entry{Key: p.Ticket.Key, Rev: v.keys[p.Ticket.Key], Lease: p.Ticket.Lease}
-	if over, is := v.putOver[own.Key]; is {
-		own = over
+	if own, there := v.keys[p.Ticket.Key]; there { // its event may have overtaken the put's answer
+		p.observedLocked(ticket.Observation{Entry: own, At: own.Mod})
 	}
-	seen := p.observedLocked(ticket.Observation{
-		Entry: own, At: v.revision, Unproven: p.seen != v && !afterRead,
-	})
-	if seen == ticket.Nothing {
-		return
-	}
-	p.seen, v.judged = v, p
 	switch {
-	case seen.IsLoss():
 	case p.lingersLocked():
 		if v.othersLocked() {
 			v.line.local.GiveWayLocked()
 		}
 	case p.Ahead.Whole && len(p.Ahead.Last) > 0:
-		p.Ahead = p.Ahead.Without(v.goneLocked(p))
+		p.Ahead = p.Ahead.Without(func(e line.Entry) bool { return v.provesGone(p, e) })
 		if p.Ahead.Clear() {
 			v.tellLocked()
 		}
 	}
 }
 
-// observedLocked has the own place observe e, as an event or a read has shown it: it may be the own
-// key, recalled or put over. That the own key is gone, judgeOwnLocked finds.
-func (v *view) observedLocked(e line.Entry) {
-	if p := v.ownLocked(); p != nil {
-		p.observedLocked(ticket.Observation{Entry: e, Unproven: true})
-	}
-}
-
-// goneLocked returns whether a contender ahead of p, which is in the view, is proven gone.
-func (v *view) goneLocked(p *Place) func(line.Entry) bool {
-	shown := v.read[p.Ticket.Key] == p.Ticket.Rev()
-	return func(e line.Entry) bool {
-		return v.deleted[e.Key] > e.Rev || shown && v.read[e.Key] != e.Rev
-	}
+// provesGone reports whether a contender ahead of p is proven gone.
+func (v *view) provesGone(p *Place, e line.Entry) bool {
+	shown := v.read >= p.Ticket.Rev() && v.keys[p.Ticket.Key].Rev == p.Ticket.Rev()
+	return shown && v.keys[e.Key].Rev != e.Rev ||
+		slices.ContainsFunc(v.gone, func(g line.Entry) bool { return g.Key == e.Key && p.counts(g.Mod) })
 }
 
 // ownLocked is the Session's place in the line, or nil.
@@ -415,4 +322,183 @@ func (v *view) tellLocked() {
 	if v.waiting {
 		v.ownLocked().tellLocked()
 	}
+}
+
+// readLine brings the view up to date by a linearizable read, and retries until that is
+// answered. watched says that the watch was created before. It reports false if the view is over.
+//
+// Invariant: the view is live from the critical section on that has noted the read. (Do not have it
+// blind in between: an Unlock that comes just then gives back a key that would linger before and
+// after. TestAViewIsLiveOnceTheReadAfterItsWatchIsKnown.)
+func (v *view) readLine(watched bool) (goesOn bool) {
+	read, err := v.readKeys(clientv3.WithLimit(viewReads))
+	if err == nil && read.Ranges[0].More && len(line.Of(v.line.Name, read.Ranges[0].Kvs)) <= longLine {
+		read, err = v.readKeys() // those were mostly strays
+	}
+	v.line.keys.mu.Lock()
+	defer v.line.keys.mu.Unlock()
+	switch {
+	case err == nil:
+		v.answeredLocked()
+	case attempt.Refused(err) || err == attempt.ErrClientClosed:
+		v.refusal = err
+		if v.partial && !v.isOverLocked() {
+			v.line.local.RefuseLocked(err) // they would wait for a view that is not to come
+		}
+		v.endLocked() // it wakes the waiter of now, and affects none that comes later
+	}
+	if err != nil || v.isOverLocked() || !v.readLocked(read) {
+		return false
+	}
+	if watched {
+		v.up, v.behind = true, false
+		v.reliesLocked()
+		v.line.local.MarkLocked()
+	}
+	return true
+}
+
+// readLocked brings the view up to date by the answer to a read of the line. It reports false if
+// the view is over.
+func (v *view) readLocked(read etcd.Reading) (goesOn bool) {
+	at := read.Header.GetRevision()
+	if at < v.at {
+		return true // events have told more
+	}
+	known := v.keys
+	v.keys = make(map[string]line.Entry, len(read.Ranges[0].Kvs))
+	for _, kv := range read.Ranges[0].Kvs {
+		e := line.EntryOf(kv)
+		if e.StandsIn(v.line.Name) {
+			v.keys[e.Key] = e
+			v.line.meetsLocked(e.Longest())
+			v.line.keys.suspectOrphanLocked(e)
+		}
+		v.line.keys.observedLocked(e)
+	}
+	if v.isTooLongLocked() {
+		return false
+	}
+	same := func(a, b line.Entry) bool { return a.Mod == b.Mod }
+	v.behind = v.behind || !maps.EqualFunc(known, v.keys, same)
+	v.at, v.read = at, at
+	if p := v.ownLocked(); p != nil && !v.partial {
+		own, _ := line.Find(read.Ranges[0].Kvs, p.Ticket.Key)
+		p.observedLocked(ticket.Observation{Entry: own, At: at})
+	}
+	v.judgeLocked()
+	return v.line.view == v
+}
+
+// readKeys is one linearizable read of all keys below the prefix, or of as many as opts allow.
+func (v *view) readKeys(opts ...clientv3.OpOption) (etcd.Reading, error) {
+	keys := etcd.Range(v.from, append(opts, v.to)...)
+	return v.line.keys.etcd.ReadBy(v.ctx, keys, attempt.Backoff{}, v.failed)
+}
+
+// failed notes why a read was not answered. It returns an error if the view is not needed.
+func (v *view) failed(err error) error {
+	v.line.keys.mu.Lock()
+	defer v.line.keys.mu.Unlock()
+	v.err = err
+	v.blindLocked()
+	if v.idleLocked() {
+		return err
+	}
+	return nil
+}
+
+// answeredLocked notes that a read was answered.
+func (v *view) answeredLocked() {
+	if v.err != nil && !v.isOverLocked() {
+		v.line.local.MarkLocked()
+	}
+	v.err = nil
+}
+
+// isAsKnown reports whether what matters to the place that depends on the view is as it knows it:
+// all contenders ahead of it are still in line, or, if it has none, no key has come that the view
+// does not know; and if it listens, it was not recalled. Unlike a read of the line this takes a few
+// bytes. It may report false for any reason: a read of the line then shows more.
+func (v *view) isAsKnown() bool {
+	k, name := v.line.keys, v.line.Name
+	k.mu.Lock()
+	p := v.ownLocked()
+	if p == nil || p.Ticket.Rev() == 0 || p.StaleLocked() || !p.Ahead.Whole {
+		k.mu.Unlock()
+		return false
+	}
+	ifs := append(p.asKnownLocked(), p.Ticket.Exists(), p.Ticket.OnLease())
+	for _, e := range p.Ahead.Last {
+		ifs = append(ifs, ticket.Contends(e)...)
+	}
+	first, ask := p.Ahead.Clear(), []clientv3.Op{countBelow(name)}
+	if first {
+		ask = v.newerLocked(p)
+	}
+	k.mu.Unlock()
+	read, err := k.etcd.ReadBy(v.ctx, etcd.Ranges(ifs, ask...), attempt.Backoff{}, v.failed)
+	if err != nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v.answeredLocked()
+	return read.Holds && (!first || slices.ContainsFunc(read.Ranges, func(r *pb.RangeResponse) bool {
+		return line.NoneBut(p.Ticket.Key, name, r)
+	}))
+}
+
+// newerLocked reads a few of the keys that were put after p's key, and of the keys that were put
+// since the view's revision: one of the two shows whether a contender has come that the view does
+// not know. The first shows it whatever has become of etcd, if few keys of nested names are newer
+// than p's; the second, if few of these come and go at a time.
+func (v *view) newerLocked(p *Place) []clientv3.Op {
+	return []clientv3.Op{
+		fewKeys(v.from, v.to, clientv3.WithMinCreateRev(p.Ticket.Rev()+1)),
+		fewKeys(v.from, v.to, clientv3.WithMinModRev(v.at+1)),
+	}
+}
+
+// fewKeys reads some of the keys from one on, without their values.
+func fewKeys(from string, which ...clientv3.OpOption) clientv3.Op {
+	return clientv3.OpGet(from,
+		append(which, clientv3.WithKeysOnly(), clientv3.WithLimit(longLine))...)
+}
+
+// countBelow counts the keys below a name.
+func countBelow(name string) clientv3.Op {
+	return clientv3.OpGet(line.Prefix(name), clientv3.WithPrefix(), clientv3.WithCountOnly())
+}
+
+// recheck reads the line if the view is needed and a recheck is due. It returns when to call it
+// again. goOn is false if a new watch is needed, or the view was not needed for a while.
+func (v *view) recheck() (next time.Duration, goOn bool) {
+	v.line.keys.mu.Lock()
+	defer v.line.keys.mu.Unlock()
+	now := time.Now()
+	switch {
+	case v.isOverLocked() || v.line.keys.Leases.ClosedLocked():
+		return 0, false
+	case v.idleLocked():
+		v.endLocked()
+		return 0, false
+	case v.behind:
+		return 0, false // only this one begins a new watch: other watches may be fine
+	case !v.neededLocked() || v.reading:
+		return recheck.Least, true
+	case now.Before(v.due):
+		return min(v.due.Sub(now), recheck.Least), true
+	}
+	v.reading, v.joined = true, false
+	v.due = now.Add(v.line.keys.recheckAfter(v.relied, len(v.keys)))
+	v.line.keys.tasks.Go(func() {
+		if !v.isAsKnown() {
+			v.readLine(false)
+		}
+		v.line.keys.mu.Lock()
+		defer v.line.keys.mu.Unlock()
+		v.reading = false
+	})
+	return recheck.Least, true
 }

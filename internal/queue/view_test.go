@@ -11,33 +11,48 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// A view that is over stays so, and only one that is live is relied on: it comes to that by the
-// beginning of a watch, and a read that is not answered takes it away until one is.
+// A view is relied on while it is live: from the read on that follows the beginning of its watch. A
+// read that is not answered takes that away until one is. It covers the keys that it has shown.
 func TestAViewIsReliedOnWhileItIsLive(t *testing.T) {
-	states := []viewState{viewBegun, viewBlind, viewLive, viewFailed, viewOver}
-	illegal := map[viewState][]viewState{
-		viewBegun:  {viewBegun, viewFailed},
-		viewBlind:  {viewBegun, viewFailed},
-		viewLive:   {viewBegun},
-		viewFailed: {viewBegun, viewFailed},
-	}
-	for _, from := range states {
-		for _, to := range states {
-			v := &view{line: &Line{Name: "x", local: new(session)}, state: from}
-			become := func() { v.becomesLocked(to) }
-			if slices.Contains(illegal[from], to) {
-				require.Panics(t, become, "%v becomes %v", from, to)
-				continue
-			}
-			require.NotPanics(t, become, "%v becomes %v", from, to)
-			if from == viewOver {
-				to = viewOver
-			}
-			require.Equal(t, to, v.state, "%v becomes it", from)
-			require.Equal(t, to == viewLive, v.isLiveLocked())
+	synctest.Test(t, func(t *testing.T) {
+		server := fake.NewServer()
+		s := newSession(t, server.Client("a"))
+		s.put(t, s.take(t, line.Shape{}))
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		v := s.line.WatchLocked(false)
+		require.False(t, v.isLiveLocked(), "its watch is under way")
+		is := func(live bool, why string) {
+			s.mu.Unlock()
+			synctest.Wait()
+			s.mu.Lock()
+			require.Equal(t, live, v.isLiveLocked(), why)
+			require.Equal(t, live, v.coversLocked(s.place), why)
 		}
-	}
-	require.False(t, (*view)(nil).isLiveLocked())
+		is(true, "the line was read")
+		then := func(f func()) {
+			s.mu.Unlock()
+			defer s.mu.Lock()
+			f()
+		}
+		then(func() { _ = v.failed(errClosed) })
+		is(false, "a read was not answered")
+		then(func() { v.readLine(false) })
+		is(true, "a read was answered")
+		then(v.unwatched)
+		is(false, "the watch has ended")
+		then(func() { v.readLine(false) })
+		is(false, "a read without a watch")
+		then(func() { v.readLine(true) })
+		is(true, "a read since there is a watch")
+		require.False(t, (*view)(nil).isLiveLocked())
+		server.Intercept(func(c fake.Call) fake.Effect {
+			return fake.Effect{Drop: c.Method == fake.Event}
+		})
+		then(func() { s.put(t, s.take(t, line.Shape{})) })
+		synctest.Wait()
+		require.True(t, v.isLiveLocked() && !v.coversLocked(s.place), "its put was not shown")
+	})
 }
 
 // A settler is called as the mutex of a session is unlocked.
@@ -50,10 +65,10 @@ func (f settler) SettleLocked() { f() }
 func TestAViewIsLiveOnceTheReadAfterItsWatchIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSession(t, fake.NewServer().Client("a"))
-		var found []viewState
+		var found []bool
 		s.mu.Settler = settler(func() {
 			if v := s.line.view; v != nil {
-				found = append(found, v.state)
+				found = append(found, v.at != 0, v.isLiveLocked())
 			}
 		})
 		s.put(t, s.take(t, line.Shape{}))
@@ -63,6 +78,6 @@ func TestAViewIsLiveOnceTheReadAfterItsWatchIsKnown(t *testing.T) {
 		synctest.Wait()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		require.Equal(t, []viewState{viewBegun, viewLive}, slices.Compact(found))
+		require.Equal(t, []bool{false, true}, slices.Compact(found), "live as soon as it is read")
 	})
 }

@@ -91,7 +91,7 @@ func (c *Waiter) waitInView(ctx context.Context, p *Place) (err error) {
 	v := p.line.WatchLocked(false)
 	v.reliesLocked()
 	v.waiting, v.needed = true, time.Now()
-	v.judgeLocked(false)
+	v.judgeLocked()
 	waits := !p.Ahead.Clear() && !p.Ticket.Lost()
 	k.mu.Unlock()
 
@@ -211,17 +211,13 @@ type notice struct {
 }
 
 // noticeOf is what n says to p's waiter.
-//
-// Only events newer than p count, because the key was there when p was put. A member
-// that lags behind serves its own "now", and may report an earlier use of the same
-// key name. (TestADeletionOlderThanThePlaceLetsNobodyIn.)
 func noticeOf(p *Place, n etcd.Notice) notice {
 	told := notice{kind: n.Kind}
 	for _, event := range n.Events {
-		newer := event.Kv.GetModRevision() > p.Ticket.Rev()
-		if event.Type == clientv3.EventTypeDelete && newer {
+		at := event.Kv.GetModRevision()
+		if event.Type == clientv3.EventTypeDelete && p.counts(at) {
 			told.keys = append(told.keys, string(event.Kv.GetKey()))
-			told.at = max(told.at, event.Kv.GetModRevision())
+			told.at = max(told.at, at)
 		}
 	}
 	return told

@@ -2,7 +2,7 @@ package ticket
 
 import "github.com/etcdlock/etcdlock/internal/line"
 
-// An Observation is what an event of a watch, a view of the line, or a read has shown of a key.
+// An Observation is what an event of a watch, or a read, has shown of a key.
 //
 // Invariant: an observation ends a ticket only by its revisions. The create revision tells whose
 // key it is: the names of keys are used again. What was so at a revision before the key was put
@@ -11,16 +11,14 @@ import "github.com/etcdlock/etcdlock/internal/line"
 // revisions of one epoch compare: what is read anew after a set-back has no At.
 //
 // Invariant: an absence ends a ticket only if the source shows its key. That is a DELETE of the
-// very key; a read of it that was sent when its revision was known; or a view of the line that has
-// shown it before, or was read since. Otherwise it is Unproven: the watches of a client may
-// see other keys than its reads. What shows the very create revision needs no such proof.
+// very key, or a read of it. (What a watch has not told proves nothing: the watches of a client may
+// see other keys than its reads.)
 type Observation struct {
 	// the key as it was put or read; without a revision if it was deleted, or was not there
 	line.Entry
-	// the revision at which that was so; 0 for a read that was sent when t stood in line
+	// the revision at which that was so, or since which; 0 for a read that was sent when t stood in line
 	At int64
 
-	Unproven  bool // its source may not show t's key: the absence of that says nothing
 	LeaseGone bool // etcd does not know the lease: a key that is gone went with it
 	AskFirst  bool // etcd is to be asked for the lease, before a key that is gone counts as lost
 }
@@ -54,8 +52,6 @@ func (o Observation) of(t *Ticket) Seen {
 		return Same
 	case o.Rev == t.rev:
 		return PutOver
-	case o.Unproven:
-		return Nothing
 	case o.Rev != 0:
 		return Replaced
 	default:

@@ -18,11 +18,10 @@ func TestWhatIsSeenOfAKey(t *testing.T) {
 		return ticket.Observation{Entry: line.Entry{Key: line.Prefix(name) + ownID, Rev: rev,
 			Lease: lease}, At: revision}
 	}
-	event, view := at, at
+	event := at
 	read := func(rev, lease int64) ticket.Observation { return at(0, rev, lease) }
 	deleted := func(revision int64) ticket.Observation { return at(revision, 0, 0) }
 	noLease := func(o ticket.Observation) ticket.Observation { o.LeaseGone = true; return o }
-	unproven := func(o ticket.Observation) ticket.Observation { o.Unproven = true; return o }
 	asks := func(o ticket.Observation) ticket.Observation { o.AskFirst = true; return o }
 	another := deleted(20)
 	another.Key = line.Prefix(name) + nextID
@@ -50,12 +49,9 @@ func TestWhatIsSeenOfAKey(t *testing.T) {
 		{"a read does not find it, nor does etcd know its lease", noLease(read(0, 0)), ticket.Missing, ticket.LeaseRevoked},
 		{"a read finds it without the lease that etcd does not know", noLease(read(7, 0)), ticket.PutOver, ticket.Overwritten},
 
-		{"a view has it", view(9, 7, mine), ticket.Same, ticket.Untold},
-		{"a view of before it was put lacks it", view(6, 0, 0), ticket.Nothing, ticket.Untold},
-		{"a view that has shown it lacks it", view(9, 0, 0), ticket.Missing, ticket.Deleted},
-		{"a view that has not shown it lacks it", unproven(view(9, 0, 0)), ticket.Nothing, ticket.Untold},
-		{"a view that has not shown it has another of its name", unproven(view(9, 9, mine)), ticket.Nothing, ticket.Untold},
-		{"a view that has not shown it has it, put over", unproven(view(9, 7, others)), ticket.PutOver, ticket.Overwritten},
+		{"a read of the line has it", at(9, 7, mine), ticket.Same, ticket.Untold},
+		{"a read of the line from before it was put lacks it", at(6, 0, 0), ticket.Nothing, ticket.Untold},
+		{"a read of the line lacks it", at(9, 0, 0), ticket.Missing, ticket.Deleted},
 
 		{"a DELETE, before etcd was asked for the lease", asks(deleted(9)), ticket.Missing, ticket.Untold},
 		{"a later put, before etcd was asked for the lease", asks(event(9, 9, mine)), ticket.Replaced, ticket.Untold},
@@ -151,34 +147,31 @@ type shown struct {
 	ticket.Observation
 	of     line.Entry // what was there
 	counts bool       // it is not of a time before the put
-	hidden bool       // its source does not show the key, or it is of another one
+	other  bool       // it is of another key
 }
 
-// shown is all that events, views and reads may show. Those of an earlier epoch do not count, and
+// shown is all that events and reads may show. Those of an earlier epoch do not count, and
 // so nothing but reads shows anything once etcd was set back.
 func (w keyWorld) shown() (all []shown) {
-	add := func(at int64, of line.Entry, counts, hidden bool) {
-		o := ticket.Observation{Entry: of, At: at, Unproven: hidden}
+	add := func(at int64, of line.Entry, counts bool) {
+		o := ticket.Observation{Entry: of, At: at}
 		o.Key = line.Prefix(name) + ownID
-		all = append(all, shown{o, of, counts, hidden})
+		all = append(all, shown{o, of, counts, false})
 		o.AskFirst = true
-		all = append(all, shown{o, of, counts, hidden})
+		all = append(all, shown{o, of, counts, false})
 		o.AskFirst, o.LeaseGone = false, true
 		if w.noLease {
-			all = append(all, shown{o, of, counts, hidden})
+			all = append(all, shown{o, of, counts, false})
 		}
-		o.LeaseGone, o.Unproven = false, true
-		all = append(all, shown{o, of, counts, hidden})
 	}
 	last := int64(len(w.history) - 1)
 	another := ticket.Observation{Entry: line.Entry{Key: line.Prefix(name) + nextID}}
 	all = append(all, shown{another, another.Entry, true, true})
-	add(0, w.now(), true, false) // a read
+	add(0, w.now(), true) // a read
 	for at := int64(1); at <= last && !w.backs; at++ {
-		add(at, w.history[at], at >= w.put, false) // an event, or a view of then
-		add(at, line.Entry{}, at >= w.put, true)
+		add(at, w.history[at], at >= w.put) // an event, or a read of the line
 		if at >= w.put {
-			add(0, w.history[at], true, false) // a read that was answered later
+			add(0, w.history[at], true) // a read that was answered later
 		}
 	}
 	return all
@@ -187,13 +180,13 @@ func (w keyWorld) shown() (all []shown) {
 // TestObservations goes every way of a few steps that a key may go in etcd: it is put by its
 // ticket, put over, deleted and put again under its name, before and after that; its lease ends;
 // etcd is set back. A ticket in each of its states then observes, in any order and any number of
-// times, all that events, views and reads may show.
+// times, all that events and reads may show.
 //
 //   - The ticket is lost only if its key is not as it was put, or was not since. It is, if a read
 //     or a DELETE shows that, and if anything shows its key with another lease.
 //   - It counts as there only if it was there, as it was put.
 //   - The reason of a loss is true, and the first loss counts.
-//   - What is of a time before the put, or of a source that does not show the key, says nothing;
+//   - What is of a time before the put, or of another key, says nothing;
 //     and so does everything once the key is removed.
 //   - A key that is gone changes nothing before etcd was asked for the lease.
 func TestObservations(t *testing.T) {
@@ -277,11 +270,11 @@ func (w keyWorld) judge(
 	switch {
 	case removed && (seen != ticket.Nothing || !unchanged):
 		return "something is seen of a key that was removed"
-	case (!s.counts || s.hidden) && (seen != ticket.Nothing || !unchanged):
+	case (!s.counts || s.other) && (seen != ticket.Nothing || !unchanged):
 		return "something is seen that says nothing"
 	case seen == ticket.Same && !w.asPut(s.of):
 		return "a key that is not there as it was put is taken for the ticket's"
-	case !removed && s.counts && !s.hidden && w.asPut(s.of) && seen != ticket.Same:
+	case !removed && s.counts && !s.other && w.asPut(s.of) && seen != ticket.Same:
 		return "a key that is there is not seen"
 	case before.Lost() && !unchanged:
 		return "a ticket is lost twice"
@@ -289,9 +282,9 @@ func (w keyWorld) judge(
 		return "a ticket is lost whose key is there"
 	case s.AskFirst && !over && !unchanged:
 		return "a ticket is lost before etcd was asked for its lease"
-	case removed || before.Lost() || !s.counts || s.hidden || w.asPut(s.of):
+	case removed || before.Lost() || !s.counts || s.other || w.asPut(s.of):
 		return ""
-	case !lost && (over || !s.Unproven && !s.AskFirst):
+	case !lost && (over || !s.AskFirst):
 		return "a loss is overlooked"
 	case lost && after.State() != ticket.Gone && before.State() != ticket.Leaving:
 		return "a lost ticket is not gone"
