@@ -1242,7 +1242,8 @@ var mutants = []mutant{
 	{
 		name: "a view tells only the place that waits by it",
 		why:  "It is there for that place. But while the Session waits for another permit the watch of a permit that it holds has ended, for the view shows that key, too (rule 5).",
-		edits: []edit{{"internal/queue/keys.go", `if p := a.places[e.Key]; p != nil && p.removed == nil {`,
+		edits: []edit{{"internal/queue/keys.go",
+			`if p := a.places[e.Key]; p != nil && p.removed == nil {`,
 			`if p := a.places[e.Key]; p != nil && p.line.local.PlaceLocked() == p {`}},
 		killers: []killer{inArea("kinds", "TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits")},
 	},
@@ -1299,7 +1300,8 @@ var mutants = []mutant{
 	{
 		name: "a view takes a key with another lease for its own",
 		why:  "The key has the create revision, and stands in line. But it goes with a lease that is not the holder's (rule 5).",
-		edits: []edit{{"internal/queue/keys.go", `p.observedLocked(ticket.Observation{Entry: e, At: e.Mod})`,
+		edits: []edit{{"internal/queue/keys.go",
+			`p.observedLocked(ticket.Observation{Entry: e, At: e.Mod})`,
 			`e.Lease = p.Ticket.Lease
 			p.observedLocked(ticket.Observation{Entry: e, At: e.Mod})`}},
 		killers: []killer{inArea("watching", "TestALossIsToldByTheEvent")},
@@ -1328,7 +1330,7 @@ var mutants = []mutant{
 		name: "no look once the watch is there",
 		why:  "The line was read when the key was put. But no event shows what was deleted before the watch began (rule 20).",
 		edits: []edit{
-			{"internal/queue/wait.go", `		begun: verifies, due: checks,`, `		begun: stays, due: checks,`},
+			{"internal/queue/wait.go", `		begun: checkPredecessor,`, `		begun: keepWaiting,`},
 		},
 		killers: []killer{inArea("queue", "TestALongLineGetsInWhateverBecomesOfItsWatches")},
 	},
@@ -1374,7 +1376,8 @@ var mutants = []mutant{
 		name: "who is known by a key is looked at as seldom as any in a long line",
 		why:  "The key was read with the put, and the watch shows when it goes. But if it has no lease it never goes, and all that come behind wait (rule 14).",
 		edits: []edit{{"internal/queue/wait.go",
-			`by.begun, by.first = stays, min(by.first, attempt.Jitter(lateCheck))`, `by.begun = stays`}},
+			`by.begun, by.first = keepWaiting, min(by.first, attempt.Jitter(lateCheck))`,
+			`by.begun = keepWaiting`}},
 		killers: []killer{inArea("queue", "TestAStrayThatLooksLikeAContenderBlocksNobodyForLong")},
 	},
 	{
@@ -3139,14 +3142,15 @@ var mutants = []mutant{
 	{
 		name: "a permit that waits misses what was before its watches",
 		why:  "The line was read with the put. But those that have gone between the put and the watches told nobody.",
-		edits: []edit{{"internal/queue/wait.go", `		begun: looks, due: looks,`,
-			`		begun: stays, due: looks,`}},
+		edits: []edit{{"internal/queue/wait.go", `		begun: readLine,`,
+			`		begun: keepWaiting,`}},
 		killers: []killer{inArea("kinds", "TestAPermitMissesNothingBeforeItsWatches")},
 	},
 	{
 		name: "a view covers every key of its line",
 		why:  "It gets every event of these. But a key that it has not read, and no event has shown, may have gone before (rule 5).",
-		edits: []edit{{"internal/queue/view.go", `v.isLiveLocked() && v.keys[p.Ticket.Key].Rev == p.Ticket.Rev()`,
+		edits: []edit{{"internal/queue/view.go",
+			`v.isLiveLocked() && v.keys[p.Ticket.Key].Rev == p.Ticket.Rev()`,
 			`v.isLiveLocked()`}},
 		killers: []killer{core("queue", "TestAViewIsReliedOnWhileItIsLive")},
 	},

@@ -143,8 +143,8 @@ func (k *Keys) RecallOwnLocked(e line.Entry, r line.Recall) (isOwn bool) {
 	return false
 }
 
-// observedLocked has the place of e's key observe e, as an event or a read of the line has shown it,
-// unless the place was given up: then its removal learns of it.
+// observedLocked has the place of e's key observe e, as an event or a read of the line has shown
+// it, unless the place was given up: then its removal learns of it.
 func (k *Keys) observedLocked(e line.Entry) {
 	for _, a := range k.accounts {
 		if p := a.places[e.Key]; p != nil && p.removed == nil {

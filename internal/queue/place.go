@@ -290,8 +290,8 @@ func (p *Place) HoldLocked(first bool, now time.Time) {
 	if p.held.IsZero() { // else it was first in its line before the other places of a LockAll were
 		p.held = now
 	}
-	if p.listens && p.watch == nil && !p.asPut && p.Ahead.Keys > 1 && !p.line.viewLocked().coversLocked(p) &&
-		len(p.Account.places) <= manyPlaces {
+	if p.listens && p.watch == nil && !p.asPut && p.Ahead.Keys > 1 &&
+		!p.line.viewLocked().coversLocked(p) && len(p.Account.places) <= manyPlaces {
 		p.watch = newKeyWatchLocked(p)
 	}
 	p.Ahead = line.None

@@ -46,8 +46,8 @@ const (
 // (Do not apply events before that read. TestAViewMissesNothingBeforeItsWatch.)
 //
 // A contender ahead of a place is proven gone by its DELETE, if that counts for the place
-// (Place.counts), or by a read that shows the place and not the contender. That keys lacks it proves
-// nothing: etcd may have been set back unnoticed, and the rest of keys be from another epoch.
+// (Place.counts), or by a read that shows the place and not the contender. That keys lacks it
+// proves nothing: etcd may have been set back unnoticed, and the rest be from another epoch.
 // (TestAViewFromBeforeASetBackLetsNobodyIn.)
 //
 // A watch may go silent without ending. So the line is rechecked now and then, and a watch

@@ -3,7 +3,6 @@ package queue
 import (
 	"cmp"
 	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -96,7 +95,13 @@ func (c *Waiter) waitInView(ctx context.Context, p *Place) (err error) {
 	k.mu.Unlock()
 
 	if waits {
-		err = c.waitBy(ctx, p, source{first: never, news: returns}, nil)
+		select {
+		case <-p.news:
+		case <-p.Lease.Dead():
+			err = ErrAnew
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -126,15 +131,15 @@ func (c *Waiter) waitBehind(
 	w, known := p.line.watchBefore(ctx, p, broken, before)
 	defer p.line.unwatchBefore(p, w)
 	by := source{
-		answers: w.Answers, judge: w.Notice, count: 1,
-		begun: verifies, due: checks, first: p.firstRecheck(), news: relies, before: before,
+		answers: w.Answers, judge: w.Notice, unbegun: 1, before: before,
+		begun: checkPredecessor, due: checkPredecessor, first: p.firstRecheck(),
 		departed: func(keys []string) bool {
 			w.gone = w.gone || slices.Contains(keys, before.Key)
 			return w.gone
 		},
 	}
 	if known {
-		by.begun, by.first = stays, min(by.first, attempt.Jitter(lateCheck))
+		by.begun, by.first = keepWaiting, min(by.first, attempt.Jitter(lateCheck))
 	}
 	return c.waitBy(ctx, p, by, broken)
 }
@@ -160,46 +165,38 @@ func (c *Waiter) waitBehindSome(
 	w := watchSome(ctx, p, ahead, *broken)
 	defer w.end()
 	return c.waitBy(ctx, p, source{
-		notices: w.notices, count: max(1, len(w.keys)),
-		begun: looks, due: looks, first: p.firstRecheck(), news: looks, covers: w.covers,
+		notices: w.notices, unbegun: max(1, len(w.keys)), covers: w.covers,
+		begun: readLine, due: readLine, first: p.firstRecheck(),
 		departed: func(keys []string) bool { return w.departed(p, keys) },
 	}, broken)
 }
 
-// A source is what tells a waiter that the line ahead of it may have changed: the view of the line,
-// the watch of the key before, or the watches of a permit. waitBy waits by it.
+// A source is the watches that tell a waiter that the line ahead of it may have changed: of the key
+// before, or those of a permit.
 type source struct {
-	// The watches, unless it is the view: one, of which the waiter judges the answers itself, or
-	// several, each with a goroutine that does.
+	// One watch, of which the waiter judges the answers itself, or several, each with a goroutine
+	// that does.
 	answers clientv3.WatchChan
 	judge   func(answer clientv3.WatchResponse, open bool) etcd.Notice
 	notices <-chan notice
-	count   int // of watches that have not begun
+	unbegun int // how many have not begun
 
-	// What follows.
-	begun    step                        // when all watches have begun
-	departed func(keys []string) bool    // whether a look does when keys were deleted
-	due      step                        // when a recheck is due
+	begun    outcome                     // when all have begun: it shows what was before them
+	due      outcome                     // when a recheck is due: it shows whether an event was missed
 	first    time.Duration               // the time to the first recheck
-	news     step                        // when the client has reconnected, or the view has news
-	before   line.Entry                  // the key that a check is about
-	covers   func(ahead line.Ahead) bool // whether the wait goes on after a look; nil if it never does
+	before   line.Entry                  // the predecessor that is checked
+	departed func(keys []string) bool    // whether the line is read when keys were deleted
+	covers   func(ahead line.Ahead) bool // whether the wait goes on after that; nil if it never does
 }
 
-// never is a time that no wait lasts.
-const never = time.Duration(math.MaxInt64)
-
-// A step is what follows for a waiter from what it has heard. Of two, the later does.
-type step uint8
+// An outcome is what follows for a waiter from what it has heard. Of two, the later counts.
+type outcome uint8
 
 const (
-	stays     step = iota // nothing
-	relies                // no event was missed: the next recheck is due after a period
-	verifies              // a check shows what was before the watch
-	checks                // a check shows whether an event was missed, if none is under way
-	looks                 // it reads the line
-	rewatches             // it reads the line, and then begins new watches
-	returns               // the wait is over
+	keepWaiting      outcome = iota
+	checkPredecessor         // in the background: whether the key before, and the own one, stand
+	readLine                 // and wait on if the watches cover what is ahead then
+	rewatch                  // read the line, and then begin new watches
 )
 
 // A notice is what a watch of deletions reports.
@@ -223,24 +220,24 @@ func noticeOf(p *Place, n etcd.Notice) notice {
 	return told
 }
 
-// hear is what follows from a notice, and the revision at which the waiter looks, 0 for now.
-func (w *source) hear(n notice, broken *attempt.Backoff) (next step, at int64) {
+// hear is what follows from a notice, and the revision at which the line is read, 0 for now.
+func (w *source) hear(n notice, broken *attempt.Backoff) (next outcome, at int64) {
 	if n.kind == etcd.Ended {
 		if n.late {
 			broken.Unanswered()
 		}
-		return rewatches, 0
+		return rewatch, 0
 	}
 	if n.at != 0 && w.departed(n.keys) {
-		next, at = looks, n.at
+		next, at = readLine, n.at
 	}
 	if n.kind != etcd.Created {
 		return next, at
 	}
-	if w.count--; w.count == 0 {
+	if w.unbegun--; w.unbegun == 0 {
 		broken.Reset()
 		if w.begun >= next {
-			next, at = w.begun, 0 // a look as of now shows what was before the watches
+			next, at = w.begun, 0 // a read as of now shows what was before the watches
 		}
 	}
 	return next, at
@@ -254,38 +251,45 @@ func (w *source) hear(n notice, broken *attempt.Backoff) (next step, at int64) {
 // long line one by one when it is back, and sends the event to the next waiter at once.
 // TestACheckKeepsNobodyFromHearingTheEvent.)
 func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt.Backoff) error {
-	relied, length := time.Now(), p.lengthOf() // since when it relies on the watch
-	again := time.NewTimer(w.first)
-	defer again.Stop()
+	relied, length := time.Now(), p.lengthOf() // since when it relies on the watches
+	recheck := time.NewTimer(w.first)
+	defer recheck.Stop()
+	relies := func() { recheck.Reset(p.keys.recheckAfter(relied, length)) }
 	var checking check
 	defer func() { checking.end() }()
 	for {
-		next, at := stays, int64(0)
+		next, at, counted := keepWaiting, int64(0), 0
 		select {
 		case answer, open := <-w.answers:
 			next, at = w.hear(noticeOf(p, w.judge(answer, open)), broken)
 		case n := <-w.notices:
 			next, at = w.hear(n, broken)
-		case <-again.C:
-			next = w.due
+		case <-recheck.C:
+			next, counted = w.due, length
 		case r := <-checking.answer:
 			checking.end()
 			switch {
 			case r.err != nil:
 				return r.err
 			case !r.still: // an event was missed
-				next = looks
+				next = readLine
 			default:
-				next, length = relies, cmp.Or(r.length, length)
+				length = cmp.Or(r.length, length)
+				relies()
 			}
-		case <-p.news:
+		case <-p.news: // the client has reconnected, if nothing else
 			if p.isGone() {
 				return ErrAnew
 			}
 			if _, stale := p.Rivals(); stale { // etcd was set back
 				return nil
 			}
-			relied, next = time.Now(), w.news
+			relied = time.Now()
+			if w.due == readLine {
+				next = readLine
+			} else {
+				relies()
+			}
 		case <-p.Lease.Dead():
 			return ErrAnew
 		case <-ctx.Done():
@@ -293,18 +297,14 @@ func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt
 		}
 
 		switch next {
-		case stays:
-			continue
-		case verifies:
-			checking.end() // it may have been sent before
-			checking = c.check(ctx, p, w.before, 0)
-			continue
-		case checks:
-			if checking.finished() {
-				checking = c.check(ctx, p, w.before, length)
+		case checkPredecessor:
+			if counted == 0 {
+				checking.end() // it may have been sent before the watch had begun
 			}
-			continue
-		case looks:
+			if checking.finished() {
+				checking = c.check(ctx, p, w.before, counted)
+			}
+		case readLine:
 			checking.end()
 			if err := c.look(ctx, p, at); err != nil || w.covers == nil {
 				return err
@@ -313,16 +313,14 @@ func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt
 				return nil
 			}
 			length = p.lengthOf()
-		case rewatches:
+			relies()
+		case rewatch:
 			checking.end()
 			if err := broken.Wait(ctx, p.keys.etcd.Caller); err != nil {
 				return err
 			}
 			return c.look(ctx, p, 0)
-		case returns:
-			return nil
 		}
-		again.Reset(p.keys.recheckAfter(relied, length))
 	}
 }
 

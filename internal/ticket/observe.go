@@ -16,7 +16,7 @@ import "github.com/etcdlock/etcdlock/internal/line"
 type Observation struct {
 	// the key as it was put or read; without a revision if it was deleted, or was not there
 	line.Entry
-	// the revision at which that was so, or since which; 0 for a read that was sent when t stood in line
+	// a revision at which that was so; 0 for a read that was sent when t stood in line
 	At int64
 
 	LeaseGone bool // etcd does not know the lease: a key that is gone went with it
