@@ -581,33 +581,28 @@ var mutants = []mutant{
 	{
 		name: "who waits in a long line audits as soon as in a short one",
 		why:  "A late copy of a put should be found soon. But in a crowd that goes round and round everybody has just put a key: 2,000 Sessions would send 100 audits a second (rule 24).",
-		edits: []edit{{"internal/queue/audit.go", `min(max(coveredAudits, asRechecks), idleAudits)`,
-			`min(max(coveredAudits, 0*asRechecks), idleAudits)`}},
+		edits: []edit{{"internal/queue/audit.go", `max(coveredAudits*period, asRechecks)`,
+			`max(coveredAudits*period, 0*asRechecks)`}},
 		killers: []killer{inArea("queue", "TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks")},
 	},
 	{
-		name: "audits are a multiple of a period apart",
-		why:  "So it says. But a third of the longest TTLs overflows if it is multiplied by four: each audit is followed by the next one at once (rule 24).",
-		edits: []edit{{"internal/queue/audit.go", `now.Sub(last)/periods >= period`,
-			`now.Sub(last) >= periods*period`}},
+		name:    "audits are a multiple of a period apart",
+		why:     "So it says. But a third of the longest TTLs overflows if it is multiplied by four: each audit is followed by the next one at once (rule 24).",
+		edits:   []edit{{"internal/queue/audit.go", `math.MaxInt64 / idleAudits`, `math.MaxInt64`}},
 		killers: []killer{inArea("watching", "TestTheLongestTTLsCostNoMoreThanOthers")},
 	},
 	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals show when the lease is gone. But they do not show that the key is gone (rule 5).",
-		edits: []edit{{"internal/queue/audit.go", `	return now.Sub(last)/periods >= period // a multiple of the longest TTLs overflows
-`, `	return now.Sub(last) < 0 && periods > 0
+		edits: []edit{{"internal/queue/audit.go", `	return now.Sub(last) >= a.auditPeriodLocked(now, holds)
+`, `	return now.Sub(last) < 0 && holds.watched
 `}},
 		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
 	},
 	{
-		name: "a key that no watch covers is looked at as seldom as one that is watched",
-		why:  "The watch will be back. But until then only an audit shows a loss (rule 5).",
-		edits: []edit{{"internal/queue/audit.go", `	case !covered:
-		return 1
-`, `	case !covered:
-		return coveredAudits
-`}},
+		name:    "a key that no watch covers is looked at as seldom as one that is watched",
+		why:     "The watch will be back. But until then only an audit shows a loss (rule 5).",
+		edits:   []edit{{"internal/queue/audit.go", `doubtful || !holds.watched || a`, `doubtful || a`}},
 		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
 	},
 	{
@@ -616,8 +611,8 @@ var mutants = []mutant{
 		edits: []edit{{"internal/queue/audit.go", `			if p.watch == nil {
 				p.watch = newKeyWatchLocked(p)
 			}
-			covered = covered && p.watch.sure
-`, `			covered = covered && p.watch != nil && p.watch.sure
+			c.watched = c.watched && p.watch.sure
+`, `			c.watched = c.watched && p.watch != nil && p.watch.sure
 `}},
 		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},

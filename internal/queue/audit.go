@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -44,62 +45,71 @@ func (a *Account) Tick(last time.Time) (audit bool) {
 		return false
 	}
 	now := time.Now()
-	period := max(a.lease.Period(), min(a.lease.TTL/3, auditEvery))
-	periods := time.Duration(1) // per audit
+	var holds coverage
 	if len(a.places) <= manyPlaces {
-		periods = a.coverLocked(now, period)
+		holds = a.coverHoldsLocked(now)
 	}
-	if a.suspect || !a.doubted.IsZero() || a.lease.AtRisk(now) {
-		periods = 1
-	}
-	if a.suspect || !a.doubted.IsZero() && now.Sub(a.doubted) < a.lease.TTL {
-		period = min(period, auditEvery)
-	}
-	return now.Sub(last)/periods >= period // a multiple of the longest TTLs overflows
+	return now.Sub(last) >= a.auditPeriodLocked(now, holds)
 }
 
-// coverLocked begins to watch the keys of holds that last and that no view covers. It returns how
-// many renewal periods there are per audit of the lease's keys. That depends on what covers them: 1
-// if the key of a hold that lasts is not covered; many if each key is rechecked, by a waiter, or by
-// the view of a key that lingers or will linger, and the keys were audited a TTL after the last
-// put.
-//
-// (Do not leave out the latter. clientv3 may repeat a put unseen, and the key that a late copy puts
-// blocks its line until the next audit. TestAKeyThatALateRequestPutsIsSwept. In a long line audits
-// are rarer, as rechecks are: else a crowd that goes round would mostly audit.
-// TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks.)
-func (a *Account) coverLocked(now time.Time, period time.Duration) (periods time.Duration) {
-	some, covered, rechecked := false, true, true
-	contenders := 0 // in the longest line that it waits in
+// A coverage is what shows the losses of an account's keys beside its audits.
+type coverage struct {
+	watched   bool // each hold that lasts is covered by a view, or by a sure watch
+	rechecked bool // there are keys, and each is rechecked, by its waiter or by a view
+
+	contenders int // in the longest line in which one of the keys waits
+}
+
+// coverHoldsLocked begins to watch the keys of holds that last and that no view covers. It returns
+// what covers all keys then.
+func (a *Account) coverHoldsLocked(now time.Time) coverage {
+	c, some := coverage{watched: true, rechecked: true}, false
 	for _, p := range a.places {
 		switch p.Ticket.State() {
+		case ticket.InLine:
+			some = true
+			c.contenders = max(c.contenders, p.Ahead.Keys)
 		case ticket.Held:
 			some = true
 			v := p.line.viewLocked()
 			viewed := v.coversLocked(p)
-			rechecked = rechecked && viewed && v.ownLocked() == p && v.neededLocked()
+			c.rechecked = c.rechecked && viewed && v.ownLocked() == p && v.neededLocked()
 			if viewed || now.Sub(p.held) < watchAfter {
 				continue
 			}
 			if p.watch == nil {
 				p.watch = newKeyWatchLocked(p)
 			}
-			covered = covered && p.watch.sure
-		case ticket.InLine:
-			some = true
-			contenders = max(contenders, p.Ahead.Keys)
+			c.watched = c.watched && p.watch.sure
 		}
 	}
+	c.rechecked = c.rechecked && some
+	return c
+}
+
+// auditPeriodLocked is the time between audits of the lease's keys.
+//
+// Audits are rarest where each key is rechecked, once the keys were audited a TTL after the last
+// put. Before that an audit may find what a late copy of the put has put, which blocks its line:
+// clientv3 may repeat a put unseen. (TestAKeyThatALateRequestPutsIsSwept.) In a long line these
+// audits, too, are as rare as rechecks: else a crowd that goes round would mostly audit.
+// (TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks.)
+func (a *Account) auditPeriodLocked(now time.Time, holds coverage) time.Duration {
+	const longest = math.MaxInt64 / idleAudits // a multiple of the longest TTLs overflows
+	period := min(max(a.lease.Period(), min(a.lease.TTL/3, auditEvery)), longest)
+	doubtful := !a.doubted.IsZero()
 	switch {
-	case !covered:
-		return 1
-	case !some || !rechecked:
-		return coveredAudits
+	case a.suspect || doubtful && now.Sub(a.doubted) < a.lease.TTL:
+		return min(period, auditEvery)
+	case doubtful || !holds.watched || a.lease.AtRisk(now):
+		return period
+	case !holds.rechecked:
+		return coveredAudits * period
 	case a.swept.Sub(a.placed) >= a.lease.TTL: // later copies of puts are left to the rare audits
-		return idleAudits
+		return idleAudits * period
 	}
-	asRechecks := time.Duration(contenders) * recheck.PerContender / period
-	return min(max(coveredAudits, asRechecks), idleAudits)
+	asRechecks := time.Duration(holds.contenders) * recheck.PerContender
+	return min(max(coveredAudits*period, asRechecks), idleAudits*period)
 }
 
 // Audit is as in lease.Tenants. It compares the lease's keys in etcd with the keys of its places.
