@@ -507,7 +507,7 @@ func (a call) leavePlaces(tells bool) (removed []<-chan struct{}) {
 		case p.GivenUpLocked(): // that of an earlier attempt: there was no lease for another
 			c.place = nil
 		default:
-			p.Tells = tells
+			p.Removal.Tells = tells
 			removed = append(removed, p.AbandonLocked(false))
 		}
 	}

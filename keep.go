@@ -204,7 +204,7 @@ func (n *localLine) LingeringLocked() *queue.Place {
 func (n *localLine) GiveWayLocked() {
 	if n.queue.Lingering() != nil {
 		p := n.queue.Yield()
-		p.Spare = true
+		p.Removal.Spare = true
 		p.AbandonLocked(false)
 	}
 }

@@ -256,9 +256,9 @@ var mutants = []mutant{
 	{
 		name: "a removal begins while the contexts end",
 		why:  "The code that ends a hold cancels its contexts next, and the removal takes a request. But the contexts of a hold may be many, and to cancel those derived from them may take time (rule 1, WithMaxHold).",
-		edits: []edit{{"internal/queue/removal.go", `	defer close(p.removed)
+		edits: []edit{{"internal/queue/removal.go", `	defer close(p.Removal.over)
 	p.owner.EndContexts()
-`, `	defer close(p.removed)
+`, `	defer close(p.Removal.over)
 `}},
 		killers: []killer{inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
 	},
@@ -1238,7 +1238,7 @@ var mutants = []mutant{
 		name: "a view tells only the place that waits by it",
 		why:  "It is there for that place. But while the Session waits for another permit the watch of a permit that it holds has ended, for the view shows that key, too (rule 5).",
 		edits: []edit{{"internal/queue/keys.go",
-			`if p := a.places[e.Key]; p != nil && p.removed == nil {`,
+			`if p := a.places[e.Key]; p != nil && p.Removal.over == nil {`,
 			`if p := a.places[e.Key]; p != nil && p.line.local.PlaceLocked() == p {`}},
 		killers: []killer{inArea("kinds", "TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits")},
 	},
@@ -1281,8 +1281,9 @@ var mutants = []mutant{
 	{
 		name: "a re-check of a view asks only for what is newer than its own key",
 		why:  "Whoever comes is newer. But so may be thousands of nested names.",
-		edits: []edit{{"internal/queue/view.go", `		fewKeys(v.from, v.to, clientv3.WithMinModRev(v.at+1)),
-`, ``}},
+		edits: []edit{{"internal/queue/view.go",
+			`clientv3.WithMinCreateRev(p.Ticket.Rev() + 1), clientv3.WithMinModRev(v.at + 1),`,
+			`clientv3.WithMinCreateRev(p.Ticket.Rev() + 1),`}},
 		killers: []killer{inArea("watching", "TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
 	{
@@ -3158,8 +3159,8 @@ var mutants = []mutant{
 		edits: []edit{{"internal/queue/removal.go", `	p.Account.leftLocked()
 	p.UnwatchLocked()
 `, `	p.Account.leftLocked()
-	if p.Tells {
-		return p.removed
+	if p.Removal.Tells {
+		return p.Removal.over
 	}
 	p.UnwatchLocked()
 `}},

@@ -118,8 +118,8 @@ func (k *Keys) OwnLocked(e line.Entry) (goes <-chan struct{}, orphan bool) {
 		p := a.places[e.Key]
 		switch ours := p != nil && p.Ticket.Rev() == e.Rev; {
 		case e.Lease != int64(l.ID):
-		case ours && p.leftoverErr == nil:
-			goes = p.removed // nil while it is in use
+		case ours && p.Removal.err == nil:
+			goes = p.Removal.over // nil while it is in use
 		case !ours && a.hasDrawn(e.Key):
 			return nil, true
 		}
@@ -147,7 +147,7 @@ func (k *Keys) RecallOwnLocked(e line.Entry, r line.Recall) (isOwn bool) {
 // it, unless the place was given up: then its removal learns of it.
 func (k *Keys) observedLocked(e line.Entry) {
 	for _, a := range k.accounts {
-		if p := a.places[e.Key]; p != nil && p.removed == nil {
+		if p := a.places[e.Key]; p != nil && p.Removal.over == nil {
 			p.observedLocked(ticket.Observation{Entry: e, At: e.Mod})
 		}
 	}

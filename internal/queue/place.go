@@ -36,8 +36,8 @@ type Place struct {
 	Ahead  line.Ahead   // before this place, when last looked at
 	Refs   int          // how many holds need the key: that are whole, or being freed
 	Recall *line.Recall // the one with the shortest grace that its value has had, nil without any
-	Spare  bool         // a lingering key that was given up is being removed
-	Tells  bool         // its removal also reads what was ahead of it, for a failed call
+
+	Removal Removal // of its key, once it was given up
 
 	// changed is the key as it was last seen, once another info was sent for it: it does not go on
 	// telling what was put. nil before.
@@ -49,10 +49,6 @@ type Place struct {
 	epoch *etcd.Epoch // of the last answer with the revision or the line
 
 	news chan struct{} // wakes the waiter at it: its key, its view or the connection has changed
-
-	removed     chan struct{}   // closed when the removal is over; nil before AbandonLocked
-	after       <-chan struct{} // if not nil, the removal waits for that of another place
-	leftoverErr error           // why the removal was given up, nil if it was not
 }
 
 // An Owner is what has a place: a claim that waits, and then the holds at its key.

@@ -7,9 +7,19 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
+// A Removal is how the key of a place that was given up is removed.
+type Removal struct {
+	Spare bool // the key has lingered: no owner is told
+	Tells bool // it also reads what was ahead of the place, for a failed call
+
+	after <-chan struct{} // if not nil, it waits for the removal of another place
+	over  chan struct{}   // closed when it is over; nil before AbandonLocked
+	err   error           // why it was given up itself, nil if it was not
+}
+
 // RemovedLocked notes that p's key is gone, as its ticket says.
 func (p *Place) RemovedLocked() {
-	if p.removed == nil { // it was released: else it has left the lease's users already
+	if p.Removal.over == nil { // it was released: else it has left the lease's users already
 		p.Account.leftLocked()
 	}
 	if p.Account.places[p.Ticket.Key] == p {
@@ -25,10 +35,10 @@ func (p *Place) RemovedLocked() {
 // lease is retired if unsure is set, or as soon as an attempt fails: a key that cannot be
 // removed is not kept alive.
 func (p *Place) AbandonLocked(unsure bool) <-chan struct{} {
-	if p.removed != nil {
-		return p.removed
+	if p.Removal.over != nil {
+		return p.Removal.over
 	}
-	p.removed = make(chan struct{})
+	p.Removal.over = make(chan struct{})
 	p.line.local.MarkLocked()
 	p.Account.leftLocked()
 	p.UnwatchLocked()
@@ -39,35 +49,35 @@ func (p *Place) AbandonLocked(unsure bool) <-chan struct{} {
 	}
 	// Close revokes the lease and then removes what is left
 	if unsent || p.keys.Leases.ClosedLocked() {
-		close(p.removed)
-		return p.removed
+		close(p.Removal.over)
+		return p.Removal.over
 	}
 	if unsure {
 		p.Account.retireLocked()
 	}
-	if !p.Spare {
+	if !p.Removal.Spare {
 		p.owner.Removing()
 	}
 	p.keys.tasks.Go(p.remove)
-	return p.removed
+	return p.Removal.over
 }
 
 // removal is what remove sends.
 func (p *Place) removal() ticket.Txn {
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
-	return p.Ticket.Removal(p.Tells, p.Ahead)
+	return p.Ticket.Removal(p.Removal.Tells, p.Ahead)
 }
 
 // remove removes p's key for certain.
 func (p *Place) remove() {
 	k := p.keys
-	defer close(p.removed)
+	defer close(p.Removal.over)
 	p.owner.EndContexts()
 	ctx := p.Lease.Live() // when it ends, the key is gone, unless it was put over
-	if p.after != nil {
+	if p.Removal.after != nil {
 		select {
-		case <-p.after:
+		case <-p.Removal.after:
 		case <-ctx.Done():
 		}
 	}
@@ -101,7 +111,7 @@ func (p *Place) remove() {
 		}
 		break
 	}
-	if !p.Spare {
+	if !p.Removal.Spare {
 		p.owner.Removed()
 	}
 }
@@ -132,7 +142,7 @@ func (p *Place) giveUpRemoval(err error) (certain bool) {
 		p.RemovedLocked()
 		return true
 	}
-	p.leftoverErr = err
+	p.Removal.err = err
 	if _, kept := k.accounts[l]; p.Ticket.Lost() && kept {
 		p.Account.outlived = true
 		return false // the keeper tries again when the lease has ended
@@ -149,7 +159,7 @@ func (p *Place) giveUpRemoval(err error) (certain bool) {
 // certain.
 func (p *Place) AwaitRemoved(ctx context.Context) error {
 	p.keys.mu.Lock()
-	removed := p.removed
+	removed := p.Removal.over
 	p.keys.mu.Unlock()
 	if removed == nil { // it was released
 		return nil
@@ -161,11 +171,11 @@ func (p *Place) AwaitRemoved(ctx context.Context) error {
 	}
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
-	return p.leftoverErr
+	return p.Removal.err
 }
 
 // GivenUpLocked reports whether p was given up: its key is being removed, or has gone.
-func (p *Place) GivenUpLocked() bool { return p.removed != nil }
+func (p *Place) GivenUpLocked() bool { return p.Removal.over != nil }
 
 // AfterLocked has p's removal wait for that of another place.
-func (p *Place) AfterLocked(other *Place) { p.after = other.removed }
+func (p *Place) AfterLocked(other *Place) { p.Removal.after = other.Removal.over }

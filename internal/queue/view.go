@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -178,8 +177,8 @@ func (v *view) blindLocked() {
 func (v *view) reliesLocked() {
 	now := time.Now()
 	v.relied = now
-	from, to := recheck.Period(0, v.line.keys.TTL, len(v.keys))
-	if due := now.Add(from + rand.N(to-from+1)); v.due.Before(now) || due.Before(v.due) {
+	due := now.Add(v.line.keys.recheckAfter(now, len(v.keys)))
+	if v.due.Before(now) || due.Before(v.due) {
 		v.due = due
 	}
 }
@@ -434,7 +433,16 @@ func (v *view) isAsKnown() bool {
 	}
 	first, ask := p.Ahead.Clear(), []clientv3.Op{countBelow(name)}
 	if first {
-		ask = v.newerLocked(p)
+		// One of the two shows whether a contender has come that the view does not know: what was put
+		// after p's key, whatever has become of etcd, or what was put since the view's revision. Each
+		// reads too few keys if many of nested names are among them.
+		ask = nil
+		for _, newer := range []clientv3.OpOption{
+			clientv3.WithMinCreateRev(p.Ticket.Rev() + 1), clientv3.WithMinModRev(v.at + 1),
+		} {
+			ask = append(ask, clientv3.OpGet(v.from, v.to, newer,
+				clientv3.WithKeysOnly(), clientv3.WithLimit(longLine)))
+		}
 	}
 	k.mu.Unlock()
 	read, err := k.etcd.ReadBy(v.ctx, etcd.Ranges(ifs, ask...), attempt.Backoff{}, v.failed)
@@ -447,23 +455,6 @@ func (v *view) isAsKnown() bool {
 	return read.Holds && (!first || slices.ContainsFunc(read.Ranges, func(r *pb.RangeResponse) bool {
 		return line.NoneBut(p.Ticket.Key, name, r)
 	}))
-}
-
-// newerLocked reads a few of the keys that were put after p's key, and of the keys that were put
-// since the view's revision: one of the two shows whether a contender has come that the view does
-// not know. The first shows it whatever has become of etcd, if few keys of nested names are newer
-// than p's; the second, if few of these come and go at a time.
-func (v *view) newerLocked(p *Place) []clientv3.Op {
-	return []clientv3.Op{
-		fewKeys(v.from, v.to, clientv3.WithMinCreateRev(p.Ticket.Rev()+1)),
-		fewKeys(v.from, v.to, clientv3.WithMinModRev(v.at+1)),
-	}
-}
-
-// fewKeys reads some of the keys from one on, without their values.
-func fewKeys(from string, which ...clientv3.OpOption) clientv3.Op {
-	return clientv3.OpGet(from,
-		append(which, clientv3.WithKeysOnly(), clientv3.WithLimit(longLine))...)
 }
 
 // countBelow counts the keys below a name.
