@@ -204,7 +204,7 @@ func (n *localLine) LingeringLocked() *queue.Place {
 func (n *localLine) GiveWayLocked() {
 	if n.queue.Lingering() != nil {
 		p := n.queue.Yield()
-		p.Removal.Spare = true
+		p.Removal.Lingered = true
 		p.AbandonLocked(false)
 	}
 }

@@ -1246,7 +1246,7 @@ var mutants = []mutant{
 		name: "a check holds up the events",
 		why:  "A check may show that events were missed. But an etcd that was frozen under a long line answers its checks one by one, and the next in line may get the last answer (rule 25).",
 		edits: []edit{{"internal/queue/look.go", `	return check{stop, answer}
-`, `	whole := make(chan standing, 1)
+`, `	whole := make(chan checked, 1)
 	whole <- <-answer
 	close(whole)
 	return check{stop, whole}

@@ -144,13 +144,13 @@ func (n *Line) ExclusiveLocked() (stands, live bool) {
 }
 
 // LingerLocked has the view of n watched for a key that is to linger. It reports false if the view
-// does not show that no other contender waits for it. alone says that there was none when the key
-// was put.
-func (n *Line) LingerLocked(alone bool) bool {
+// does not show that no other contender waits for it. wasFirst says that no contender stood in line
+// when the key was put.
+func (n *Line) LingerLocked(wasFirst bool) bool {
 	switch v := n.viewLocked(); {
 	case v == nil || v.partial:
 		return false
-	case !v.up && v.at == 0 && v.err == nil && alone:
+	case !v.up && v.at == 0 && v.err == nil && wasFirst:
 		// The first watch is under way. Its end, or a read that fails, takes the key back.
 	case !v.isLiveLocked() || v.othersLocked():
 		return false // if the first watch is under way, contenders from before may be there

@@ -16,7 +16,7 @@ import (
 // if that is not known, and how many keys there are in all, if length is not 0 but how many there
 // were before: a recheck. In a long line an etcd that is silent gets one from each waiter at about
 // the same time, so few of these are repeated. (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
-func (c *Waiter) stands(ctx context.Context, p *Place, before line.Entry, length int) (s standing) {
+func (c *Waiter) stands(ctx context.Context, p *Place, before line.Entry, length int) (s checked) {
 	ahead, _ := p.Rivals()
 	var retry attempt.Backoff
 	if length > crowded {
@@ -29,7 +29,7 @@ func (c *Waiter) stands(ctx context.Context, p *Place, before line.Entry, length
 	compares := append(ticket.Contends(before), p.Ticket.Exists(), p.Ticket.OnLease())
 	read, err := c.readFor(ctx, p, etcd.Ranges(compares, ask...), retry)
 	if err != nil {
-		return standing{err: err}
+		return checked{err: err}
 	}
 	s.still = read.Holds
 	if length != 0 {
@@ -42,8 +42,8 @@ func (c *Waiter) stands(ctx context.Context, p *Place, before line.Entry, length
 	return s
 }
 
-// A standing is what stands has read.
-type standing struct {
+// A checked is what stands has read.
+type checked struct {
 	still  bool
 	length int // of the line, 0 if that was not asked
 	err    error
@@ -53,13 +53,13 @@ type standing struct {
 // errors are its own to note. The zero one is over.
 type check struct {
 	stop   context.CancelFunc
-	answer chan standing // closed after it; nil if the check is over
+	answer chan checked // closed after it; nil if the check is over
 }
 
 // check begins one, of a line of a length as stands takes it.
 func (c *Waiter) check(ctx context.Context, p *Place, before line.Entry, length int) check {
 	ctx, stop := context.WithCancel(ctx)
-	answer := make(chan standing, 1)
+	answer := make(chan checked, 1)
 	p.keys.tasks.Go(func() {
 		defer close(answer)
 		answer <- c.stands(ctx, p, before, length)

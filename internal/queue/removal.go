@@ -9,8 +9,8 @@ import (
 
 // A Removal is how the key of a place that was given up is removed.
 type Removal struct {
-	Spare bool // the key has lingered: no owner is told
-	Tells bool // it also reads what was ahead of the place, for a failed call
+	Lingered bool // it has no owner, which would hear of it
+	Tells    bool // it also reads what was ahead of the place, for a failed call
 
 	after <-chan struct{} // if not nil, it waits for the removal of another place
 	over  chan struct{}   // closed when it is over; nil before AbandonLocked
@@ -55,7 +55,7 @@ func (p *Place) AbandonLocked(unsure bool) <-chan struct{} {
 	if unsure {
 		p.Account.retireLocked()
 	}
-	if !p.Removal.Spare {
+	if !p.Removal.Lingered {
 		p.owner.Removing()
 	}
 	p.keys.tasks.Go(p.remove)
@@ -111,7 +111,7 @@ func (p *Place) remove() {
 		}
 		break
 	}
-	if !p.Removal.Spare {
+	if !p.Removal.Lingered {
 		p.owner.Removed()
 	}
 }

@@ -76,7 +76,7 @@ type view struct {
 	at   int64                 // the revision of keys, 0 before they are known
 	read int64                 // the revision of the last read
 
-	behind  bool      // a read told what the watch did not, or not yet
+	missed  bool      // a read has shown what the watch has not told, or not yet
 	reading bool      // a recheck is under way
 	waiting bool      // the line's owner waits by this view
 	joined  bool      // a read has joined a cohort by it, since the last recheck
@@ -231,7 +231,7 @@ func (v *view) apply(events []*clientv3.Event) {
 	if v.isOverLocked() {
 		return // it has ended meanwhile
 	}
-	v.behind = false
+	v.missed = false
 	at := v.at
 	for _, event := range events {
 		e := line.EntryOf(event.Kv)
@@ -350,7 +350,7 @@ func (v *view) readLine(watched bool) (goesOn bool) {
 		return false
 	}
 	if watched {
-		v.up, v.behind = true, false
+		v.up, v.missed = true, false
 		v.reliesLocked()
 		v.line.local.MarkLocked()
 	}
@@ -379,7 +379,7 @@ func (v *view) readLocked(read etcd.Reading) (goesOn bool) {
 		return false
 	}
 	same := func(a, b line.Entry) bool { return a.Mod == b.Mod }
-	v.behind = v.behind || !maps.EqualFunc(known, v.keys, same)
+	v.missed = v.missed || !maps.EqualFunc(known, v.keys, same)
 	v.at, v.read = at, at
 	if p := v.ownLocked(); p != nil && !v.partial {
 		own, _ := line.Find(read.Ranges[0].Kvs, p.Ticket.Key)
@@ -474,7 +474,7 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 	case v.idleLocked():
 		v.endLocked()
 		return 0, false
-	case v.behind:
+	case v.missed:
 		return 0, false // only this one begins a new watch: other watches may be fine
 	case !v.neededLocked() || v.reading:
 		return recheck.Least, true
