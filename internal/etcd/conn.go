@@ -166,11 +166,16 @@ func (c *Conn) setBack(ended *Epoch) {
 // Reached notes that an event of a watch, which was begun in the present epoch, had a revision.
 func (c *Conn) Reached(revision int64) { c.Epoch().reach(revision) }
 
-// Ask asks once. The answer is linearizable.
+// Ask asks once. The answer is linearizable. (Do not ask of a write only that no revision went back:
+// it may have the very revision that one of before a restore had.
+// TestAWriteAtARevisionThatWasKnownShowsASetBack.)
 func (c *Conn) Ask(ctx context.Context, r Request) (Reading, error) {
 	epoch := c.Epoch()
 	sent := sending{time.Now(), epoch, epoch.revision.Load(), epoch.term.Load()}
 	read, err := c.send(ctx, r)
+	if read.wrote {
+		sent.revision++
+	}
 	if err == nil {
 		c.heardNow(read.Header, sent)
 	}
@@ -189,19 +194,20 @@ func (c *Conn) send(ctx context.Context, r Request) (Reading, error) {
 	if err != nil {
 		return Reading{}, err
 	}
-	return Reading{Header: resp.Header, Holds: resp.Succeeded, empty: len(resp.Responses) == 0,
-		Ranges: appendRanges(nil, resp.Responses)}, nil
+	read := Reading{Header: resp.Header, Holds: resp.Succeeded, empty: len(resp.Responses) == 0}
+	read.add(resp.Responses)
+	return read, nil
 }
 
-// appendRanges appends what the ranges of a transaction have read, with those of one nested in it.
-func appendRanges(read []*pb.RangeResponse, answers []*pb.ResponseOp) []*pb.RangeResponse {
-	for _, r := range answers {
-		if r.GetResponseRange() != nil {
-			read = append(read, r.GetResponseRange())
+// add adds the answers to the operations of a transaction, and to those of one nested in it.
+func (r *Reading) add(answers []*pb.ResponseOp) {
+	for _, a := range answers {
+		if a.GetResponseRange() != nil {
+			r.Ranges = append(r.Ranges, a.GetResponseRange())
 		}
-		read = appendRanges(read, r.GetResponseTxn().GetResponses())
+		r.wrote = r.wrote || a.GetResponsePut() != nil || a.GetResponseDeleteRange().GetDeleted() > 0
+		r.add(a.GetResponseTxn().GetResponses())
 	}
-	return read
 }
 
 // AskInTime is Ask within the time of one attempt.

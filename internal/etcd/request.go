@@ -39,6 +39,7 @@ type Reading struct {
 	Holds  bool   // what the Request compares
 	Ranges []*pb.RangeResponse
 	empty  bool      // the branch that etcd took has no operations
+	wrote  bool      // it has changed a key, and so has a revision of its own
 	sent   time.Time // when the Request was sent
 	copies bool      // it may have been sent more than once
 }

@@ -922,13 +922,20 @@ var mutants = []mutant{
 	{
 		name: "the lock delay counts from the request that shows the set-back",
 		why:  "Trust counts from the request. But etcd may have confirmed the holder's renewals until after that one was sent (rule 26).",
-		edits: []edit{{"internal/etcd/conn.go", `	c.heard(h, sent.epoch, sent.revision)
-	if term`, `	if c.isSetBack(h, sent.epoch, sent.revision) {
+		edits: []edit{{"internal/etcd/conn.go", `	if c.isSetBack(h, sent.epoch, sent.revision) {
+`, `	if c.isSetBack(h, sent.epoch, sent.revision) {
 		c.history.present.Load().Noticed = sent.at
-		c.setBack(sent.epoch)
-	}
-	if term`}},
+`}},
 		killers: []killer{inArea("outages", "TestALockDelayCountsFromTheAnswer")},
+	},
+	{
+		name: "a write at a revision that was known shows nothing",
+		why:  "No revision went back. But each write has a new one, so the etcd that answers has another history (rule 26).",
+		edits: []edit{{"internal/etcd/conn.go", `	if read.wrote {
+		sent.revision++
+	}
+`, ``}},
+		killers: []killer{inArea("outages", "TestAWriteAtARevisionThatWasKnownShowsASetBack")},
 	},
 	{
 		name: "contenders that come after a set-back lengthen the lock delay",

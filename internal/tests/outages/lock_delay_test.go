@@ -236,6 +236,93 @@ func TestTheLockDelayCountsTheTTLsOfThoseThatAreKnown(t *testing.T) {
 	}
 }
 
+// A call that only tries meets the holder that it is refused for.
+func TestACallThatWasRefusedKnowsForHowLongTheHolderMayHold(t *testing.T) {
+	for name, row := range map[string]struct {
+		holds taking
+		tries func(t *testing.T, s *etcdlock.Session) error
+	}{
+		"TryLock": {takings["Lock"], func(t *testing.T, s *etcdlock.Session) error {
+			_, err := s.TryLock(t.Context(), "n")
+			return err
+		}},
+		"TryLock beside a reader": {takings["RLock"], func(t *testing.T, s *etcdlock.Session) error {
+			return tests.RWMutexOf(t, s).TryLock(t.Context())
+		}},
+		"TryRLock": {takings["Lock"], func(t *testing.T, s *etcdlock.Session) error {
+			_, err := tests.RWMutexOf(t, s).TryRLock(t.Context())
+			return err
+		}},
+		"TryAcquire": {takings["Acquire"], func(t *testing.T, s *etcdlock.Session) error {
+			_, err := tests.SemaphoreOf(t, s, 1).TryAcquire(t.Context(), 1)
+			return err
+		}},
+		"TryLockAll": {takings["Lock"], func(t *testing.T, s *etcdlock.Session) error {
+			_, err := s.TryLockAll(t.Context(), "m", "n")
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				const ttl = 90 * time.Second
+				a := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(ttl))
+				b := tests.SessionOf(t, etcd, "b")
+				knows(t, etcd, b)
+				held := takes(t, row.holds, a)
+				require.ErrorIs(t, row.tries(t, b), etcdlock.ErrLocked)
+				etcd.Cut("a")
+				etcd.Restore(0, 1)
+				noticed := notices(t, b)
+				in := tests.SoonOr(t, takesLater(t, takings["Lock"], b), "it does not get in")
+				noticed.delays(t, ttl, in.at)
+				require.NoError(t, in.unlock(t.Context()))
+				require.ErrorIs(t, held.unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
+			})
+		})
+	}
+}
+
+// Each write has a revision of its own: one that is answered at a revision that was known before
+// shows that etcd was set back, though no revision went back.
+func TestAWriteAtARevisionThatWasKnownShowsASetBack(t *testing.T) {
+	for name, tries := range map[string]func(*etcdlock.Session, context.Context, string) (*etcdlock.Hold, error){
+		"TryLock": func(s *etcdlock.Session, ctx context.Context, name string) (*etcdlock.Hold, error) {
+			return s.TryLock(ctx, name)
+		},
+		"Lock": func(s *etcdlock.Session, ctx context.Context, name string) (*etcdlock.Hold, error) {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			return s.Lock(ctx, name)
+		},
+		"TryLockAll": func(s *etcdlock.Session, ctx context.Context, name string) (*etcdlock.Hold, error) {
+			return s.TryLockAll(ctx, name, "m")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				a, b := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b")
+				for _, s := range []*etcdlock.Session{a, b} {
+					other := takes(t, takings["Lock"], s)
+					require.NoError(t, other.unlock(t.Context()))
+				}
+				before := etcd.Snapshot()
+				held := takes(t, takings["Lock"], a)
+				_, err := b.TryLock(t.Context(), "n")
+				require.ErrorIs(t, err, etcdlock.ErrLocked)
+				etcd.Cut("a")
+				etcd.Restore(before, 1)
+				_, err = tries(b, t.Context(), "n")
+				require.ErrorIs(t, err, etcdlock.ErrLocked)
+				require.ErrorContains(t, err, "etcd was set back")
+				in := tests.SoonOr(t, takesLater(t, takings["Lock"], b), "it does not get in")
+				require.ErrorIs(t, context.Cause(held.hold), etcdlock.ErrExpired)
+				require.NoError(t, in.unlock(t.Context()))
+				require.ErrorIs(t, held.unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
+			})
+		})
+	}
+}
+
 // slicesOf is n times the same.
 func slicesOf[T any](v T, n int) (all []T) {
 	for range n {
