@@ -21,6 +21,9 @@ const lostWarning = 10 * time.Second
 // errSetBack says that etcd was set back since something was learned from it.
 var errSetBack = errors.New("etcd was set back: restored, wiped, or another cluster")
 
+// errDelayed says that the lock delay is not over; see delay.go of internal/queue.
+var errDelayed = errors.New("the lock delay is not over")
+
 // A hold is the time from a Lock to its Unlock.
 //
 // Invariant: a hold is whole no more before etcd can give the lock to another by expiry: with the
@@ -93,7 +96,9 @@ func (h *hold) becomesLocked(next holdState, why error) {
 		if h.timer != nil {
 			h.timer.Stop()
 		}
-		h.recall.stopLocked()
+		if h.recall != nil {
+			h.recall.stopLocked()
+		}
 	}
 	if next == holdGone {
 		h.place.Refs--
@@ -101,8 +106,8 @@ func (h *hold) becomesLocked(next holdState, why error) {
 }
 
 // checkCanBeginLocked returns an error if no hold of c can begin at p now: queue.ErrAnew if the
-// place is lost (a hold never begins after its end), errSetBack if the line must be read first, or
-// the lock delay is not over (delay.go of internal/queue). All ways to a hold ask it.
+// place is lost (a hold never begins after its end), errSetBack if the line must be read first, and
+// errDelayed if the lock delay is not over. All ways to a hold ask it.
 func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 	if c.m.s.leases.ClosedLocked() || c.m.closed {
 		return ErrClosed
@@ -111,58 +116,48 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 	if p.Lease.HasEndedLocked() || p.Ticket.Lost() {
 		return queue.ErrAnew
 	}
-	if p.StaleLocked() || p.hold == nil && p.local.DelayLocked(now) > 0 {
+	if p.StaleLocked() {
 		return errSetBack
+	}
+	if p.hold == nil && p.local.DelayLocked(now) > 0 {
+		return errDelayed
 	}
 	return nil
 }
 
-// newHoldLocked makes the hold of c that begins at p now, where it can. The caller notes in the
-// local queue that c has it.
-func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
-	h := p.makeHoldLocked(c, now)
-	h.all = h.alone[:]
-	h.beginsLocked()
-	return h
-}
-
-// makeHoldLocked is newHoldLocked but for what the holds that begin together have in common: all,
-// and a life.
-func (p *place) makeHoldLocked(c *claim, now time.Time) *hold {
-	h := &hold{m: c.m, claim: c, place: p, began: now, depth: 1}
+// newHoldLocked makes the hold of c that begins at p now, where it can. If first, the first hold of
+// several names, is not nil, it shares the life of that. The caller notes in the local queue that c
+// has it.
+func (p *place) newHoldLocked(c *claim, first *hold, now time.Time) {
+	m := c.m
+	h := &hold{m: m, claim: c, place: p, began: now, depth: 1}
 	h.alone[0] = h
-	if most := c.m.cfg.maxHold; most > 0 {
-		h.most = h.began.Add(most)
+	h.all, h.life = h.alone[:], &h.own
+	if most := m.cfg.maxHold; most > 0 {
+		h.most = now.Add(most)
+		h.timer = time.AfterFunc(time.Until(h.most), h.check)
 	}
-	if c.m.cfg.recall > 0 {
+	if m.cfg.recall > 0 {
 		h.recall = &recallState{told: make(chan struct{})}
 	}
 	p.HoldLocked(p.hold == nil, now)
 	p.hold, c.hold, c.place = h, h, p
 	p.holds.Add(&h.atPlace, h)
-	c.m.holds.Add(&h.ofHandle, h)
+	m.holds.Add(&h.ofHandle, h)
 	c.local.ahead = line.None
 	c.endsWaitLocked()
-	return h
-}
-
-// beginsLocked begins the life of h, the first of the holds that begin together.
-func (h *hold) beginsLocked() {
-	for _, o := range h.all {
-		o.life = &h.own
+	if first == nil {
+		h.own.Begin(p.Lease, h, h.most, ErrMaxHold)
+	} else {
+		h.life = first.life
 	}
-	h.own.Begin(h.place.Lease, h, h.most, ErrMaxHold)
-	for _, o := range h.all {
-		c := o.claim
-		if c.exclusive() {
-			c.m.depth = 1
-			c.m.hold.Store(o)
-		}
-		if !o.most.IsZero() {
-			o.timer = time.AfterFunc(time.Until(o.most), o.check)
-		}
-		o.reportAcquired()
-		if c.m.cfg.linger > 0 && c.ahead <= queue.FewAhead && c.exclusive() {
+	if m.cfg.trace.Acquired != nil {
+		h.reportAcquired()
+	}
+	if c.Kind == line.Exclusive {
+		m.depth = 1
+		m.hold.Store(h)
+		if m.cfg.linger > 0 && c.ahead <= queue.FewAhead {
 			c.local.WatchLocked(false)
 		}
 	}
@@ -187,7 +182,7 @@ func (h *hold) OverSafe() { time.AfterFunc(0, h.check) }
 func (h *hold) clearLocked() {
 	for _, h := range h.all {
 		h.place.clearLocked()
-		h.claim.leaveTurnLocked(nil)
+		h.place.local.endTurnLocked(h.claim, nil)
 		if h.warns != nil {
 			h.warns.Stop()
 		}

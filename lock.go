@@ -138,7 +138,7 @@ func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
 		h, err := w.nest(nested)
 		return h, ctx, err
 	}
-	return call(w.newClaim().alone[:]).lock(ctx)
+	return w.newClaim().lock(ctx)
 }
 
 // mayFollow reports whether a call whose context comes from h queues, as any other does. A call for
@@ -231,7 +231,7 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 // unlock releases m's hold; if only is not nil, then only that very hold.
 func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	s := m.s
-	ctx, cancel := s.releaseContext(ctx, m.covers, s.releaseTime())
+	ctx, cancel := releaseContext(ctx, s, m.covers, releaseTime(s))
 	defer cancel()
 
 	s.mu.Lock()

@@ -404,11 +404,6 @@ var identity = sync.OnceValues(func() (host string, pid int) {
 	return strings.ToValidUTF8(host, "?"), os.Getpid()
 })
 
-// value is the value of a key of a kind that is put now, with a lease of a TTL.
-func (c *config) value(k line.Kind, ttl time.Duration) string {
-	return c.texts[k].Since(time.Now(), ttl)
-}
-
 // checkName returns an error if name cannot be the name of a lock.
 func checkName(name string) error {
 	switch {

@@ -151,7 +151,7 @@ var mutants = []mutant{
 	{
 		name: "what an answer shows of a line is parsed with the mutex",
 		why:  "The ticket judges it there. But the line may have thousands of permits (rule 28).",
-		edits: []edit{{"acquire.go", `	entering.Read(answer)
+		edits: []edit{{"acquire.go", `	keys.Read(answer)
 `, ``}},
 		killers: []killer{inBound("another process has permits", "they come, and calls beside them")},
 	},
@@ -822,7 +822,7 @@ var mutants = []mutant{
 	{
 		name: "Unlock is bound to the context that has ended",
 		why:  "A function should not outlive its context. But defer mu.Unlock(ctx) after a cancelled request is the common case (rule 7).",
-		edits: []edit{{"close.go", `		over := &attempt.BoundError{Of: "a release whose context had ended", Most: ifEnded}
+		edits: []edit{{"release.go", `		over := &attempt.BoundError{Of: "a release whose context had ended", Most: ifEnded}
 		return context.WithTimeoutCause(context.WithoutCancel(ctx), ifEnded, over)
 `, `		return ctx, func() {}
 `}},
@@ -838,7 +838,7 @@ var mutants = []mutant{
 	{
 		name: "the hook of a Do that gets no lock is told the error of its Lock",
 		why:  "It has the same text, and all that the call found. But it is not the error that the call returns (rule 8).",
-		edits: []edit{{"acquire.go", `		if a[0].runs {
+		edits: []edit{{"acquire.go", `		if c.runs {
 			err = notRun(err)
 		}
 `, ``}},
@@ -938,6 +938,14 @@ var mutants = []mutant{
 		killers: []killer{inArea("outages", "TestAWriteAtARevisionThatWasKnownShowsASetBack")},
 	},
 	{
+		name: "a call that was refused forgets for how long the holder may hold",
+		why:  "It has no place in line, and waits for nobody. But it may come again after a set-back, and the holder of before may hold for longer than a TTL of its own (rule 26).",
+		edits: []edit{{"acquire.go", `			o.place.KnowsLocked(ahead)
+`, `			o.place.Ahead = ahead
+`}},
+		killers: []killer{inArea("outages", "TestACallThatWasRefusedKnowsForHowLongTheHolderMayHold")},
+	},
+	{
 		name: "contenders that come after a set-back lengthen the lock delay",
 		why:  "The delay is worked out as it is asked for, by all that is known. But who is met in the etcd of now holds nothing from before, and its TTL may be long.",
 		edits: []edit{{"internal/queue/line.go", `	n.delay.until(n.keys.setBack) // by those that it had met before
@@ -967,8 +975,8 @@ var mutants = []mutant{
 	{
 		name: "a key that is put alone is held in spite of the lock delay",
 		why:  "A wait ends with the delay. But a put that finds nobody ahead needs no wait: what begins a hold asks, whichever way it came (rule 26).",
-		edits: []edit{{"hold.go", `p.StaleLocked() || p.hold == nil && p.local.DelayLocked(now) > 0 {`,
-			`p.StaleLocked() {`}},
+		edits: []edit{{"hold.go", `	if p.hold == nil && p.local.DelayLocked(now) > 0 {`,
+			`	if false {`}},
 		killers: []killer{
 			inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd"),
 			inArea("outages", "TestReadersWaitTogetherForTheEndOfTheLockDelay"),
@@ -995,8 +1003,8 @@ var mutants = []mutant{
 	{
 		name: "a call that only tries waits for the end of the lock delay",
 		why:  "No other contender is known to be in the way. But it waits for one all the same: for one from before the set-back.",
-		edits: []edit{{"acquire.go", `	case a[0].Try:
-		return queue.ErrTaken
+		edits: []edit{{"acquire.go", `		case err == errDelayed && c.Try:
+			return nil, queue.ErrTaken
 `, ``}},
 		killers: []killer{inArea("outages", "TestCallsAreToldOfTheLockDelay")},
 	},
@@ -1095,12 +1103,12 @@ var mutants = []mutant{
 	{
 		name: "who has put its key by a copy is the first",
 		why:  "The answer shows the own key, and nobody before it. But the request did not ask for those before it (rule 1).",
-		edits: []edit{{"internal/ticket/enter.go", `	default:
-		return Queued, line.Ahead{} // by a copy: this answer shows no predecessors
-	}
+		edits: []edit{{"internal/ticket/enter.go", `	case a.Succeeded:
+		e.ahead = e.told.ahead // else a copy has put it: this answer shows no predecessors
 `, `	default:
-		return Queued, line.None
-	}
+		e.ahead = line.None
+	case a.Succeeded:
+		e.ahead = e.told.ahead
 `}},
 		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAPutSays")},
 	},
@@ -1131,10 +1139,10 @@ var mutants = []mutant{
 			{"hold.go", `		o.becomesLocked(holdGone, cause)
 		o.reportLost(cause)
 `, `		o.becomesLocked(holdGone, cause)
-		o.claim.leaveTurnLocked(nil)
+		o.place.local.endTurnLocked(o.claim, nil)
 		o.reportLost(cause)
 `},
-			{"hold.go", `		h.claim.leaveTurnLocked(nil)
+			{"hold.go", `		h.place.local.endTurnLocked(h.claim, nil)
 		if h.warns != nil {
 `, `		if h.warns != nil {
 `},
@@ -1180,9 +1188,8 @@ var mutants = []mutant{
 	{
 		name: "a hold is told by the hooks alone",
 		why:  "Acquired tells of each hold. But hooks run some time later, and then the work is not below the span of its hold.",
-		edits: []edit{{"acquire.go", `	return h, trace.holds(ctx, h.waited()), nil
-`, `	return h, ctx, nil
-`}},
+		edits: []edit{{"acquire.go", `		ctx = trace.holds(ctx, h.waited())
+`, ``}},
 		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
 	},
 	{
@@ -1216,9 +1223,9 @@ var mutants = []mutant{
 		why:  "The owner is in the same process and will unlock. But nobody knows when (rule 10).",
 		edits: []edit{{"acquire.go", `		case <-ctx.Done():
 			// What comes through turn after this is passed on by leaveLocked.
-			h, locked := a.leave()
+			h, locked := c.leave()
 			if h == nil {
-				return nil, a.gaveUp(ctx, context.Cause(ctx), locked, c.m.s.etcd.Unavailable())
+				return nil, c.gaveUp(ctx, context.Cause(ctx), locked, c.m.s.etcd.Unavailable())
 			}
 			return h, nil
 		}
@@ -1730,10 +1737,10 @@ var mutants = []mutant{
 	{
 		name: "what lingers and cannot be held stays",
 		why:  "The key is given up when its time is over. But until then the Session waits behind a key of its own (WithLinger).",
-		edits: []edit{{"claim.go", `		n.GiveWayLocked()
+		edits: []edit{{"claim.go", `			n.GiveWayLocked()
+		}
 		n.queue.Enter(&c.waiter)
-`, `		if n.queue.Lingering() != nil {
-			n.queue.Yield()
+`, `			n.queue.Yield()
 		}
 		n.queue.Enter(&c.waiter)
 `}},
@@ -1742,7 +1749,7 @@ var mutants = []mutant{
 	{
 		name: "TryLock puts its key and removes it",
 		why:  "concurrency.Mutex does so, and Lock's code does it already. But the others see a contender that does not contend (rule 19).",
-		edits: []edit{{"internal/ticket/enter.go", `		txn.If = append(txn.If, e.alone(t.Prefix()).WithPrefix())
+		edits: []edit{{"internal/ticket/enter.go", `		txn.If = append(txn.If, e.alone(line.Prefix(t.Name)).WithPrefix())
 `, `		txn.If = append(txn.If, t.absent())
 `}},
 		killers: []killer{
@@ -1917,7 +1924,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/enter.go", `		for _, r := range t.exclusives() {
 			txn.If = append(txn.If, e.alone(r.From).WithRange(r.To))
 		}
-`, `		txn.If = append(txn.If, e.alone(t.Prefix()).WithPrefix())
+`, `		txn.If = append(txn.If, e.alone(line.Prefix(t.Name)).WithPrefix())
 `}},
 		killers: []killer{
 			exploring("TryRLock beside a reader and a writer"),
@@ -2335,8 +2342,8 @@ var mutants = []mutant{
 	{
 		name: "only a wait in the local line asks",
 		why:  "That is where waits are known. But the first one there has the turn at once, and waits in etcd's line.",
-		edits: []edit{{"acquire.go", `			for _, c := range a {
-				beginsToAskLocked(c)
+		edits: []edit{{"acquire.go", `			for _, o := range c.all {
+				beginsToAskLocked(o)
 			}
 `, ``}},
 		killers: []killer{inArea("holders", "TestAWaitAsksTheHolder")},
@@ -2557,9 +2564,9 @@ var mutants = []mutant{
 	{
 		name: "a hold that begins does not mark its line",
 		why:  "The holder has no reason to look behind it. But those who read and wait there may join now, and no other event may ever come.",
-		edits: []edit{{"acquire.go", `		c.local.queue.Hold(&c.waiter)
-		c.local.MarkLocked()
-`, `		c.local.queue.Hold(&c.waiter)
+		edits: []edit{{"acquire.go", `		o.local.queue.Hold(&o.waiter)
+		o.local.MarkLocked()
+`, `		o.local.queue.Hold(&o.waiter)
 `}},
 		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
@@ -2725,8 +2732,8 @@ var mutants = []mutant{
 	{
 		name: "a least time does not keep a hold from the Session's own goroutines",
 		why:  "The name stays taken by its process, as others see it. But the job runs twice, in one process.",
-		edits: []edit{{"release.go", `	if until.IsZero() && spare &&`,
-			`	if spare &&`}},
+		edits: []edit{{"release.go", `		if until.IsZero() && (n.hand`,
+			`		if (n.hand`}},
 		killers: []killer{inArea("holders", "TestALeastTimeIsForTheGoroutinesOfTheSessionToo")},
 	},
 	{
@@ -2901,7 +2908,7 @@ var mutants = []mutant{
 	{
 		name: "the name of a key that has moved is used again",
 		why:  "The ticket is over, as after a deletion. But the key is still there, and whoever puts it finds a stranger's.",
-		edits: []edit{{"internal/ticket/release.go", `	if r.Moves() {
+		edits: []edit{{"internal/ticket/release.go", `	if r.moves != 0 {
 		*r.t.slot, r.t.slot = Slot{}, new(Slot)
 	}
 `, ``}},
@@ -2931,7 +2938,7 @@ var mutants = []mutant{
 	{
 		name:    "one of several names is recalled alone",
 		why:     "The request stands in the key of one name. But a holder of all of them listens for a request for any.",
-		edits:   []edit{{"lockall.go", `h.all, h.recall = all, all[0].recall`, `h.all = all`}},
+		edits:   []edit{{"lockall.go", `o.hold.all, o.hold.recall = o.hold, all, c.hold.recall`, `o.hold.all = o.hold, all`}},
 		killers: []killer{inArea("kinds", "TestSeveralNamesAreRecalledTogether"), ofFamily(1000)},
 	},
 	{
@@ -2956,10 +2963,10 @@ var mutants = []mutant{
 	{
 		name: "LockAll puts its keys before it owns its local lines",
 		why:  "A call before it in the local line should have a key already, so etcd's line has the two in the right order. But one that has no key yet is behind it there, and before it in the local line.",
-		edits: []edit{{"acquire.go", `		if c.turn == nil {
+		edits: []edit{{"acquire.go", `		if o.turn == nil {
 			continue // it had it at once
 		}
-`, `		if c.turn == nil || c != a[0] {
+`, `		if o.turn == nil || o != c {
 			continue // it had it at once
 		}
 `}},
@@ -3201,14 +3208,14 @@ var mutants = []mutant{
 	{
 		name: "a retry puts another key",
 		why:  "A fresh name is safe to put. But the first one may have been put, too (rules 4 and 9).",
-		edits: []edit{{"acquire.go", `			if err := a.retryPut(ctx, done.Err, &retry); err != nil {
+		edits: []edit{{"acquire.go", `			if err := c.retryPut(ctx, done.Err, &retry); err != nil {
 				return nil, err
 			}
-`, `			if err := a.retryPut(ctx, done.Err, &retry); err != nil {
+`, `			if err := c.retryPut(ctx, done.Err, &retry); err != nil {
 				return nil, err
 			}
-			p := a[0].place
-			a[0].m.s.mu.Lock()
+			p := c.place
+			c.m.s.mu.Lock()
 			if key := []byte(p.Ticket.Key); key[len(key)-36] == 'a' {
 				key[len(key)-36] = 'b'
 				p.Ticket.Key = string(key)
@@ -3216,7 +3223,7 @@ var mutants = []mutant{
 				key[len(key)-36] = 'a'
 				p.Ticket.Key = string(key)
 			}
-			a[0].m.s.mu.Unlock()
+			c.m.s.mu.Unlock()
 `}},
 		killers: []killer{inArea("lease", "TestALockWhoseAnswerWasLostStandsInLineOnce")},
 	},
@@ -3254,12 +3261,15 @@ var mutants = []mutant{
 	{
 		name: "a key name is used again before etcd has deleted the key",
 		why:  "The delete is on its way. But if it gets lost, the next hold takes the old key for its own (rule 18).",
-		edits: []edit{{"internal/ticket/ticket.go", `	t.state = Leaving
+		edits: []edit{{"internal/ticket/ticket.go", `	if !sent {
+		t.Remove(0)
+	}
 }
-
-`, `	t.state, t.slot.busy = Leaving, false
+`, `	t.slot.busy = false
+	if !sent {
+		t.Remove(0)
+	}
 }
-
 `}},
 		killers: []killer{core("ticket", "TestExploration")},
 	},
@@ -3302,13 +3312,13 @@ var mutants = []mutant{
 `, ``},
 			{"close.go", `		h.place.Account.ReleaseLocked() // as in unlock
 `, ``},
-			{"release.go", `		h.claim.leaveTurnLocked(nil)
+			{"release.go", `		h.place.local.endTurnLocked(h.claim, nil)
 		h.place.Account.ReleasedLocked()
-`, `		h.claim.leaveTurnLocked(nil)
+`, `		h.place.local.endTurnLocked(h.claim, nil)
 `},
-			{"release.go", `	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
-		h.place.Account.ReleasedLocked()
-`, `	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
+			{"release.go", `			h.place.Account.ReleasedLocked()
+			return nil
+`, `			return nil
 `},
 			{"release.go", `	r := &release{h: h}
 `, `	h.place.Account.ReleaseLocked()

@@ -60,8 +60,8 @@ type Owner interface {
 	// RecalledLocked says that the key was recalled: Place.Recall is the request.
 	RecalledLocked()
 
-	// MeetsLocked says which contenders are ahead of the place.
-	MeetsLocked(ahead line.Ahead)
+	// MeetsLocked says which permits ahead of the place count on another limit, one for each.
+	MeetsLocked(unlike line.Line)
 
 	// EndContexts ends the contexts of the holds that have ended at the place.
 	EndContexts()
@@ -242,13 +242,25 @@ func (p *Place) setLine(ahead line.Ahead, at *etcd.Epoch) {
 
 // setAheadLocked notes what is ahead of p, by an answer of the epoch told.
 func (p *Place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
-	p.Ahead, p.epoch = ahead, told
+	p.epoch = told
 	p.line.local.MarkLocked()
-	p.line.meetsLocked(ahead.Longest)
+	p.KnowsLocked(ahead)
 	for _, e := range ahead.Last[max(0, len(ahead.Last)-guard.Piece):] { // a permit may have many
 		p.keys.suspectOrphanLocked(e)
 	}
-	p.owner.MeetsLocked(ahead)
+}
+
+// KnowsLocked notes what is ahead of p, whose key may not be there. (Do not leave out their TTLs for
+// a call that is refused: it may come again after a set-back, and they may still hold.
+// TestACallThatWasRefusedKnowsForHowLongTheHolderMayHold.)
+func (p *Place) KnowsLocked(ahead line.Ahead) {
+	p.Ahead = ahead
+	if ahead.Longest > 0 {
+		p.line.meetsLocked(ahead.Longest)
+	}
+	if len(ahead.Unlike) > 0 {
+		p.owner.MeetsLocked(ahead.Unlike)
+	}
 }
 
 // lengthOf is the length of p's line, as far as is known.
@@ -262,11 +274,9 @@ func (p *Place) firstRecheck() time.Duration {
 	return p.keys.recheckAfter(time.Now(), p.lengthOf())
 }
 
-// ExpectsCrowd reports whether p is likely to stand in a long line, as the one before it did, and
-// tells behind which key that one stood if it is watched yet.
-func (p *Place) ExpectsCrowd() (crowded bool, last string) {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
+// ExpectsCrowdLocked reports whether p is likely to stand in a long line, as the one before it did,
+// and tells behind which key that one stood if it is watched yet.
+func (p *Place) ExpectsCrowdLocked() (crowded bool, last string) {
 	if w := p.line.last; w != nil {
 		last = w.key
 	}

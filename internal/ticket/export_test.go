@@ -3,6 +3,8 @@ package ticket
 import (
 	"encoding/binary"
 	"testing"
+
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // These let the exploration copy a world, and tell two worlds apart.
@@ -49,9 +51,15 @@ func (e Entering) Of(t *Ticket) Entering {
 	return e
 }
 
+// Judged is Judge, and what is ahead of the ticket then.
+func (e *Entering) Judged(a Answer) (is Entrance, ahead line.Ahead) {
+	is = e.Judge(a)
+	return is, e.ahead
+}
+
 // Of returns r for copies of its tickets.
 func (r Release) Of(t, next *Ticket) Release {
-	r.t = t
+	r.t, r.all = t, []*Ticket{t}
 	if r.next != nil {
 		r.next = next
 	}

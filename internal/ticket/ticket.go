@@ -73,30 +73,30 @@ func (r Reason) String() string {
 // TestUnlockAfterLossLeavesTheNewHolderAlone.)
 type Ticket struct {
 	// Set once, then only read.
-	Name  string // of the lock
-	Key   string
-	Lease int64
-	Kind  line.Kind // the kind that Key shows
-	slot  *Slot     // the slot that Key comes from
+	Name       string // of the lock
+	Key        string
+	Lease      int64
+	line.Shape       // that Key shows
+	slot       *Slot // the slot that Key comes from
 
 	rev   int64 // create revision of the key, 0 until it is known
 	state State
 	doubt bool   // a copy of the put may still be under way
 	lost  bool   // it is or was Gone, or was lost while it was Leaving
 	taken Reason // what is known about how it was lost
+
+	alone [1]*Ticket // t itself, once it is released
 }
 
 // New returns the ticket for the next use of a slot, which is free. If the slot has no
 // name, New draws one.
 func New(name string, lease int64, slot *Slot, draw func(name string) string) Ticket {
 	if slot.key == "" {
-		*slot = Slot{key: draw(name)}
+		key := draw(name)
+		*slot = Slot{key: key, shape: line.ShapeOf(key)}
 	}
 	slot.busy = true
-	return Ticket{
-		Name: name, Key: slot.key, Lease: lease, Kind: line.KindOf(slot.key),
-		slot: slot,
-	}
+	return Ticket{Name: name, Key: slot.key, Lease: lease, Shape: slot.shape, slot: slot}
 }
 
 // State is t's state.
@@ -116,9 +116,6 @@ func (t *Ticket) Taken() Reason { return t.taken }
 
 // Entry is t's key as it is in etcd. It has no revision while that is not known.
 func (t *Ticket) Entry() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, Lease: t.Lease} }
-
-// Prefix is the prefix of all keys in the line.
-func (t *Ticket) Prefix() string { return line.Prefix(t.Name) }
 
 // Exists compares the key with the one that t put.
 func (t *Ticket) Exists() clientv3.Cmp {
@@ -143,9 +140,6 @@ func (t *Ticket) absent() clientv3.Cmp {
 func (t *Ticket) put(value string) clientv3.Op {
 	return clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(t.Lease)))
 }
-
-// readOwn reads the key.
-func (t *Ticket) readOwn() clientv3.Op { return clientv3.OpGet(t.Key) }
 
 // A Txn is a transaction to be sent. etcd may carry out each one here any number of times.
 type Txn struct {
@@ -320,8 +314,9 @@ func (t *Ticket) lose() {
 // Release begins to release t's key, and to put the key of next, which may be nil. The same
 // transaction releases the keys of the other tickets of the hold.
 func (t *Ticket) Release(next *Ticket, others ...*Ticket) Release {
-	r := Release{t: t, others: others, next: next, reads: len(others) > 0}
-	for _, t := range r.all() {
+	t.alone[0] = t
+	r := Release{t: t, all: append(t.alone[:], others...), next: next, reads: len(others) > 0}
+	for _, t := range r.all {
 		t.must("Release", Held, Gone)
 		t.state = Leaving
 	}
@@ -332,21 +327,17 @@ func (t *Ticket) Release(next *Ticket, others ...*Ticket) Release {
 // exist, t is Removed.
 func (t *Ticket) Leave() {
 	t.must("Leave", Unsent, Sent, InLine, Held, Gone, Leaving)
-	if t.state == Unsent {
-		t.remove(0)
-		return
-	}
+	sent := t.state != Unsent
 	t.state = Leaving
+	if !sent {
+		t.Remove(0)
+	}
 }
 
 // Remove notes that the key is gone for good. etcd has confirmed that at a revision; 0 if the
 // key goes with its lease, which is no longer renewed for it.
 func (t *Ticket) Remove(revision int64) {
 	t.must("Remove", Leaving)
-	t.remove(revision)
-}
-
-func (t *Ticket) remove(revision int64) {
 	t.state = Removed
 	if t.doubt {
 		*t.slot = Slot{} // a copy may put the key again: never use its name
@@ -364,9 +355,9 @@ func (t *Ticket) remove(revision int64) {
 func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	gone, there := []clientv3.Op{clientv3.OpDelete(t.Key)}, []clientv3.Op(nil)
 	if tell && t.rev != 0 {
-		read := t.oldest(1, clientv3.WithKeysOnly())
+		read := t.whole(oldestFirst, 1, clientv3.WithKeysOnly())
 		if known.Whole {
-			read = t.oldest(nearest)
+			read = t.whole(oldestFirst, nearest)
 		}
 		gone, there = append(gone, read), append(there, read)
 	}
@@ -416,7 +407,8 @@ func (t *Ticket) must(transition string, from ...State) {
 // costs etcd less to put again than a new one, until it compacts.
 type Slot struct {
 	key   string // "": a name must be drawn
-	floor int64  // the revision at which the key was last known to be gone, of its earlier uses
+	shape line.Shape
+	floor int64 // the revision at which the key was last known to be gone, of its earlier uses
 	busy  bool
 }
 
