@@ -235,6 +235,8 @@ func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 	switch {
 	case n > 0 && (ahead.Whole || t.Kind == line.Permit), n >= int(nearest):
 		return Taken, ahead
+	case !ahead.Whole && is == Queued:
+		ahead = line.Ahead{} // the caller reads it: the key is there, and is not put again
 	case !ahead.Whole:
 		e.n = max(e.n*wider, 2*int64(ahead.Keys)) // the next one reads all
 		return Unsure, line.Ahead{}

@@ -425,7 +425,7 @@ func TestWhatAPutSays(t *testing.T) {
 		{"TryLock stands before others", true, copied(more(fails(own, stray, own))),
 			"queued", ticket.InLine, true},
 		{"TryLock may stand before others", true, copied(more(fails(own, stray))),
-			"unsure", ticket.InLine, true},
+			"queued behind some", ticket.InLine, true},
 		{"TryLock finds what is no contender", true, fails(nil, stray),
 			"unsure", ticket.Unsent, false},
 		{"TryLock finds what is no contender, and more", true, more(fails(nil, stray)),
