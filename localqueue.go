@@ -167,7 +167,7 @@ func (n *localLine) passTurnLocked(put *place) {
 		first.Standing() != turn.Next
 	next, ok := n.queue.Pass()
 	n.MarkLocked()
-	if put != nil && (!ok || late || next.Shape != line.ShapeOf(put.Ticket.Key) ||
+	if put != nil && (!ok || late || next.Shape != put.Ticket.Shape ||
 		!next.reads() && !put.tellsOf(next) || next.Try || next.together) {
 		put.AbandonLocked(false)
 		put = nil

@@ -54,6 +54,9 @@ var None = Ahead{Whole: true}
 // readers. (It does read the nearest keys in the readers' block, since one of them may be
 // exclusive by chance.)
 func Before(name string, own Entry, newest ...*pb.RangeResponse) Ahead {
+	if r := newest[0]; len(newest) == 1 && r != nil && r.Count == 0 && len(r.Kvs) == 0 && !r.More {
+		return None // of the free name
+	}
 	contenders, a, read := merge(name, newest)
 	a.Last, a.Longest = contenders.Blocking(own), longestOf(contenders, newest)
 	a.permits(contenders, own)

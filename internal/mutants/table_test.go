@@ -1742,7 +1742,7 @@ var mutants = []mutant{
 	{
 		name: "TryLock puts its key and removes it",
 		why:  "concurrency.Mutex does so, and Lock's code does it already. But the others see a contender that does not contend (rule 19).",
-		edits: []edit{{"internal/ticket/enter.go", `		txn.If = append(txn.If, e.alone(t.Prefix()).WithPrefix())
+		edits: []edit{{"internal/ticket/enter.go", `		txn.If = append(txn.If, e.alone(line.Prefix(t.Name)).WithPrefix())
 `, `		txn.If = append(txn.If, t.absent())
 `}},
 		killers: []killer{
@@ -1917,7 +1917,7 @@ var mutants = []mutant{
 		edits: []edit{{"internal/ticket/enter.go", `		for _, r := range t.exclusives() {
 			txn.If = append(txn.If, e.alone(r.From).WithRange(r.To))
 		}
-`, `		txn.If = append(txn.If, e.alone(t.Prefix()).WithPrefix())
+`, `		txn.If = append(txn.If, e.alone(line.Prefix(t.Name)).WithPrefix())
 `}},
 		killers: []killer{
 			exploring("TryRLock beside a reader and a writer"),

@@ -120,7 +120,7 @@ func (c *Waiter) readAhead(
 // one request, otherwise one.
 func lookRequest(p *Place, look *ticket.Look, opts ...clientv3.OpOption) etcd.Request {
 	if p.Ticket.Kind != line.Read {
-		return etcd.Range(p.Ticket.Prefix(), append(look.Range(), opts...)...)
+		return etcd.Range(line.Prefix(p.Ticket.Name), append(look.Range(), opts...)...)
 	}
 	return etcd.Ranges(nil, look.Ranges(opts...)...)
 }

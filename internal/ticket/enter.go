@@ -52,7 +52,7 @@ func (e *Entering) readCrowd() clientv3.Op {
 		return keys
 	}
 	there := clientv3.Compare(clientv3.CreateRevision(e.last), ">", 0)
-	count := clientv3.OpGet(e.t.Prefix(), clientv3.WithPrefix(), clientv3.WithCountOnly())
+	count := clientv3.OpGet(line.Prefix(e.t.Name), clientv3.WithPrefix(), clientv3.WithCountOnly())
 	return clientv3.OpTxn(
 		[]clientv3.Cmp{there}, []clientv3.Op{clientv3.OpGet(e.last), count}, []clientv3.Op{keys},
 	)
@@ -94,7 +94,7 @@ func (e *Entering) Txn(value string) Txn {
 		}
 		txn.Then = []clientv3.Op{t.byChance()}
 	default:
-		txn.If = append(txn.If, e.alone(t.Prefix()).WithPrefix())
+		txn.If = append(txn.If, e.alone(line.Prefix(t.Name)).WithPrefix())
 	}
 	txn.Then = append(txn.Then, t.put(value))
 	if e.reads { // it costs time, and the key is hardly ever there at first
@@ -106,9 +106,9 @@ func (e *Entering) Txn(value string) Txn {
 			opts := []clientv3.OpOption{oldestFirst, clientv3.WithLimit(e.n)}
 			txn.Else = append(txn.Else, within(r, opts))
 		}
-		txn.Else = append(txn.Else, t.oldest(1), t.byChance())
+		txn.Else = append(txn.Else, t.whole(oldestFirst, 1), t.byChance())
 	case e.try:
-		txn.Else = append(txn.Else, t.oldest(e.n)) // the holder is among them
+		txn.Else = append(txn.Else, t.whole(oldestFirst, e.n)) // the holder is among them
 	}
 	return txn
 }
@@ -151,7 +151,7 @@ type told struct {
 func (e *Entering) Read(a Answer) {
 	t := e.t
 	e.told = told{known: true}
-	switch own, there := a.find(0, t.Key); {
+	switch {
 	case a.Outcome != Answered || a.Empty:
 	case !e.try && a.Succeeded && e.crowd:
 		e.told.ahead = e.aheadOf(a)
@@ -160,9 +160,8 @@ func (e *Entering) Read(a Answer) {
 	case !e.try, a.Succeeded && t.Kind != line.Read:
 	default:
 		self := line.Entry{Key: t.Key, Lease: t.Lease}
-		if a.Succeeded {
-			self.Rev = a.Revision
-		} else if there {
+		if self.Rev = a.Revision; !a.Succeeded {
+			own, _ := a.find(0, t.Key)
 			self.Rev = own.Rev
 		}
 		e.told.by = t.blockingByChance(a, self)

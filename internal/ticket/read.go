@@ -25,7 +25,7 @@ const mostNearest = 1024
 // that either they are all there are, or their weights are too much for its limit even if
 // each is 1. It reads twice that many, so that it soon knows all for which it waits.
 func (t *Ticket) few() int64 {
-	return min(nearest+2*int64(line.ShapeOf(t.Key).Limit), max(nearest, mostNearest))
+	return min(nearest+2*int64(t.Limit), max(nearest, mostNearest))
 }
 
 // wider is the factor by which a ticket reads more keys after keys that are no contenders have
@@ -43,8 +43,7 @@ var (
 func (t *Ticket) newest(n int64, opts ...clientv3.OpOption) []clientv3.Op {
 	const more = 2 // room for what a put adds
 	if t.Kind != line.Read {
-		opts = append(opts, t.whole(), newestFirst, clientv3.WithLimit(n))
-		return append(make([]clientv3.Op, 0, 1+more), clientv3.OpGet(t.Prefix(), opts...))
+		return append(make([]clientv3.Op, 0, 1+more), t.whole(newestFirst, n, opts...))
 	}
 	ops := make([]clientv3.Op, 0, 3+more)
 	for i, r := range line.Ranges(t.Name) {
@@ -57,9 +56,13 @@ func (t *Ticket) newest(n int64, opts ...clientv3.OpOption) []clientv3.Op {
 	return ops
 }
 
-// whole has a range that begins at the Prefix take all keys below it. WithPrefix says the same, but
-// has clientv3 apply all options once more.
-func (t *Ticket) whole() clientv3.OpOption { return clientv3.WithRange(line.End(t.Name)) }
+// whole reads the first n keys of the whole line in an order. WithPrefix says the same as WithRange
+// here, but has clientv3 apply all options once more.
+func (t *Ticket) whole(order clientv3.OpOption, n int64, opts ...clientv3.OpOption) clientv3.Op {
+	all := append(make([]clientv3.OpOption, 0, 4), clientv3.WithRange(line.End(t.Name)), order,
+		clientv3.WithLimit(n))
+	return clientv3.OpGet(line.Prefix(t.Name), append(all, opts...)...)
+}
 
 // within reads a range.
 func within(r line.Range, opts []clientv3.OpOption) clientv3.Op {
@@ -79,12 +82,6 @@ func (t *Ticket) byChance() clientv3.Op {
 	return within(line.Ranges(t.Name)[line.OfReads], opts)
 }
 
-// oldest reads the n oldest keys of the line.
-func (t *Ticket) oldest(n int64, opts ...clientv3.OpOption) clientv3.Op {
-	all := append(make([]clientv3.OpOption, 0, 4), t.whole(), oldestFirst, clientv3.WithLimit(n))
-	return clientv3.OpGet(t.Prefix(), append(all, opts...)...)
-}
-
 // readAhead is what a transaction reads before it puts t's key: the n nearest keys at that
 // time, and the oldest. The key that t puts after that is behind all of them.
 //
@@ -92,9 +89,9 @@ func (t *Ticket) oldest(n int64, opts ...clientv3.OpOption) clientv3.Op {
 // in memory: in a line of 1,000 that takes a fifth of the time.
 func (t *Ticket) readAhead(n int64, owner bool) []clientv3.Op {
 	if owner {
-		return append(t.newest(n), t.oldest(1))
+		return append(t.newest(n), t.whole(oldestFirst, 1))
 	}
-	return append(t.newest(n), t.oldest(1, clientv3.WithKeysOnly()))
+	return append(t.newest(n), t.whole(oldestFirst, 1, clientv3.WithKeysOnly()))
 }
 
 // aheadOf returns t's predecessors, by what readAhead has read.
@@ -104,6 +101,9 @@ func (t *Ticket) aheadOf(a Answer) line.Ahead {
 		return line.Ahead{}
 	}
 	ahead := line.Before(t.Name, line.Entry{Key: t.Key}, a.Read[:n]...)
+	if ahead.Clear() {
+		return ahead
+	}
 	return ahead.HeldBy(t.Name, a.Read[n])
 }
 
@@ -112,9 +112,9 @@ func (t *Ticket) aheadOf(a Answer) line.Ahead {
 func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 	switch holder := ahead.Holder(); {
 	case holder.Rev == 0 && ahead.Brief():
-		return t.oldest(nearest) // the holder was not read yet
+		return t.whole(oldestFirst, nearest) // the holder was not read yet
 	case holder.Rev == 0:
-		return t.oldest(nearest * wider) // the oldest was no contender
+		return t.whole(oldestFirst, nearest*wider) // the oldest was no contender
 	case holder.Bare():
 		return clientv3.OpGet(holder.Key)
 	default:

@@ -73,11 +73,11 @@ func (r Reason) String() string {
 // TestUnlockAfterLossLeavesTheNewHolderAlone.)
 type Ticket struct {
 	// Set once, then only read.
-	Name  string // of the lock
-	Key   string
-	Lease int64
-	Kind  line.Kind // the kind that Key shows
-	slot  *Slot     // the slot that Key comes from
+	Name       string // of the lock
+	Key        string
+	Lease      int64
+	line.Shape       // that Key shows
+	slot       *Slot // the slot that Key comes from
 
 	rev   int64 // create revision of the key, 0 until it is known
 	state State
@@ -90,13 +90,11 @@ type Ticket struct {
 // name, New draws one.
 func New(name string, lease int64, slot *Slot, draw func(name string) string) Ticket {
 	if slot.key == "" {
-		*slot = Slot{key: draw(name)}
+		key := draw(name)
+		*slot = Slot{key: key, shape: line.ShapeOf(key)}
 	}
 	slot.busy = true
-	return Ticket{
-		Name: name, Key: slot.key, Lease: lease, Kind: line.KindOf(slot.key),
-		slot: slot,
-	}
+	return Ticket{Name: name, Key: slot.key, Lease: lease, Shape: slot.shape, slot: slot}
 }
 
 // State is t's state.
@@ -116,9 +114,6 @@ func (t *Ticket) Taken() Reason { return t.taken }
 
 // Entry is t's key as it is in etcd. It has no revision while that is not known.
 func (t *Ticket) Entry() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, Lease: t.Lease} }
-
-// Prefix is the prefix of all keys in the line.
-func (t *Ticket) Prefix() string { return line.Prefix(t.Name) }
 
 // Exists compares the key with the one that t put.
 func (t *Ticket) Exists() clientv3.Cmp {
@@ -364,9 +359,9 @@ func (t *Ticket) remove(revision int64) {
 func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	gone, there := []clientv3.Op{clientv3.OpDelete(t.Key)}, []clientv3.Op(nil)
 	if tell && t.rev != 0 {
-		read := t.oldest(1, clientv3.WithKeysOnly())
+		read := t.whole(oldestFirst, 1, clientv3.WithKeysOnly())
 		if known.Whole {
-			read = t.oldest(nearest)
+			read = t.whole(oldestFirst, nearest)
 		}
 		gone, there = append(gone, read), append(there, read)
 	}
@@ -416,7 +411,8 @@ func (t *Ticket) must(transition string, from ...State) {
 // costs etcd less to put again than a new one, until it compacts.
 type Slot struct {
 	key   string // "": a name must be drawn
-	floor int64  // the revision at which the key was last known to be gone, of its earlier uses
+	shape line.Shape
+	floor int64 // the revision at which the key was last known to be gone, of its earlier uses
 	busy  bool
 }
 
