@@ -11,99 +11,91 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
-	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
 // removalGrace is how long a wait that failed waits for its key to be removed.
 const removalGrace = 25 * time.Millisecond
 
-// A call is one that locks, as its claims: one for each of its names, in their order. Lock has one,
-// and LockAll as many as it has names. What only several claims need is in lockall.go.
-//
-// Invariant: a claim that has a key waits only for keys of lower revisions, and all keys of a call
-// have one. A claim without a key waits only for earlier ones of its Session: a call enters all its
-// local lines in one critical section, and puts its keys, in one transaction, once it owns the
-// turns of all. So no call waits in a circle. A key of the Session that is handed off, lingers, or
-// is put with a release has a revision of its own: LockAll never gets one. (Do not put a key while
-// another claim waits for its turn, and do not take one over. TestSeveralNamesNeverWaitInACircle,
-// TestLockAllTakesOverNoKey.)
-type call []*claim
-
 // lock is acquire of a call with ctx, and tells the Trace how the call begins and how it ends. It
-// returns the first hold, and the context of the call: ctx, or what the Trace has made of it.
-func (a call) lock(ctx context.Context) (*hold, context.Context, error) {
-	began, trace := time.Now(), a[0].m.cfg.trace
+// returns the hold, of several names the first, and the context of the call: ctx, or what the Trace
+// has made of it.
+func (c *claim) lock(ctx context.Context) (*hold, context.Context, error) {
+	began, trace := time.Now(), c.m.cfg.trace
 	if trace.Start != nil {
-		ctx = trace.start(ctx, a.event())
+		ctx = trace.start(ctx, c.event())
 	}
-	for _, c := range a {
-		c.caller, c.started = ctx, began
+	for _, o := range c.all {
+		o.caller, o.started = ctx, began
 	}
-	h, err := a.acquire(ctx)
+	h, err := c.acquire(ctx)
 	if err != nil {
-		if a[0].runs {
+		if c.runs {
 			err = notRun(err)
 		}
-		for _, c := range a {
-			report(&c.m.s.hooks, trace.GaveUp, ctx,
-				GaveUpEvent{c.m.name, time.Since(began), c.ahead, err})
+		for _, o := range c.all {
+			report(&o.m.s.hooks, trace.GaveUp, ctx,
+				GaveUpEvent{o.m.name, time.Since(began), o.ahead, err})
 		}
 		return nil, nil, err
 	}
-	return h, trace.holds(ctx, h.waited()), nil
+	if trace.Start != nil {
+		ctx = trace.holds(ctx, h.waited())
+	}
+	return h, ctx, nil
 }
 
-// event is a as the Trace is told that it begins.
-func (a call) event() StartEvent {
-	c := a[0]
+// event is c as the Trace is told that it begins.
+func (c *claim) event() StartEvent {
 	e := StartEvent{
 		Name: c.m.name, Mode: modeOf(c.Kind), Weight: max(1, int(c.Weight)), Try: c.Try,
 	}
 	if c.together {
-		for _, c := range a {
-			e.Names = append(e.Names, c.m.name)
+		for _, o := range c.all {
+			e.Names = append(e.Names, o.m.name)
 		}
 	}
 	return e
 }
 
-// acquire takes the claims through their local lines, puts their keys, waits until these are first
-// in etcd's lines, and begins the holds, of which it returns the first. After an error no claim is
-// in a line, and its key, if it may exist, is being removed.
-func (a call) acquire(ctx context.Context) (*hold, error) {
-	if h := a[0].holdAtOnce(); h != nil {
-		return h, nil
+// acquire takes the claims of c's call through their local lines, puts their keys, waits until
+// these are first in etcd's lines, and begins the holds, of which it returns the first. After an
+// error no claim is in a line, and its key, if it may exist, is being removed.
+func (c *claim) acquire(ctx context.Context) (*hold, error) {
+	if c.Kind == line.Read || c.Kind == line.Exclusive && c.m.cfg.linger > 0 {
+		if h := c.holdAtOnce(); h != nil {
+			return h, nil
+		}
 	}
-	ctx, cancel, over := a.bounded(ctx)
+	ctx, cancel, over := c.bounded(ctx)
 	defer over()
-	if err := a.enter(cancel); err != nil {
+	if err := c.enter(cancel); err != nil {
 		return nil, err
 	}
-	for _, c := range a {
-		if c.turn == nil {
+	for _, o := range c.all {
+		if o.turn == nil {
 			continue // it had it at once
 		}
 		select {
-		case <-c.turn:
+		case <-o.turn:
 		case <-ctx.Done():
 			// What comes through turn after this is passed on by leaveLocked.
-			h, locked := a.leave()
+			h, locked := c.leave()
 			if h == nil {
-				return nil, a.gaveUp(ctx, context.Cause(ctx), locked, c.m.s.etcd.Unavailable())
+				return nil, c.gaveUp(ctx, context.Cause(ctx), locked, c.m.s.etcd.Unavailable())
 			}
 			return h, nil
 		}
 	}
-	if h := a[0].hold; h != nil { // it has joined a cohort, or taken over a key
+	if h := c.hold; h != nil { // it has joined a cohort, or taken over a key
 		return h, nil
 	}
 	var anew attempt.Backoff
-	for placed := a[0].place != nil; ; placed = false {
-		h, err := a.advance(ctx, placed)
+	for placed := c.place != nil; ; placed = false {
+		h, err := c.advance(ctx, placed)
 		if err == nil {
 			return h, nil
 		}
-		if err := a.retreat(ctx, err, &anew); err != nil {
+		if err := c.retreat(ctx, err, &anew); err != nil {
 			return nil, err
 		}
 	}
@@ -111,43 +103,43 @@ func (a call) acquire(ctx context.Context) (*hold, error) {
 
 // retreat gives up the places after an attempt that has failed. It returns nil, after a pause, if
 // the call takes new ones. Otherwise it passes the turns on, and returns the error of the call.
-func (a call) retreat(ctx context.Context, err error, anew *attempt.Backoff) error {
-	s := a[0].m.s
+func (c *claim) retreat(ctx context.Context, err error, anew *attempt.Backoff) error {
+	s := c.m.s
 	var taken *LockedError
 	var goes <-chan struct{}
 	if err == queue.ErrTaken {
-		if taken, goes = a.taken(); taken == nil {
+		if taken, goes = c.taken(); taken == nil {
 			err = queue.ErrAnew
 		}
 	}
 	away := s.etcd.Unavailable()
 	if ctx.Err() != nil {
-		if locked, done := a[0].handDown(); done {
-			return a.gaveUp(ctx, err, locked, away)
+		if locked, done := c.handDown(); done {
+			return c.gaveUp(ctx, err, locked, away)
 		}
 	}
-	removed := a.leavePlaces(ctx.Err() != nil)
+	removed := c.leavePlaces(ctx.Err() != nil)
 	if err == queue.ErrAnew && anew.Wait(ctx, s.etcd.Caller) == nil || isRemoved(ctx, goes) {
 		return nil
 	}
 	if ctx.Err() != nil {
 		awaitGrace(removed)
 	}
-	if _, locked := a.leave(); taken == nil {
-		return a.gaveUp(ctx, err, locked, away)
+	if _, locked := c.leave(); taken == nil {
+		return c.gaveUp(ctx, err, locked, away)
 	}
 	return taken
 }
 
 // bounded is the context of a wait of a call with ctx, and what ends it. over is to be called when
 // the wait is over.
-func (a call) bounded(ctx context.Context) (
+func (c *claim) bounded(ctx context.Context) (
 	waiting context.Context, cancel context.CancelCauseFunc, over func(),
 ) {
-	m := a[0].m
+	m := c.m
 	stop := func() {}
 	most, of := m.cfg.acquireTimeout, "WithAcquireTimeout" // 0: none
-	if _, bounded := ctx.Deadline(); a[0].Try && !bounded && (most == 0 || m.s.cfg.ttl < most) {
+	if _, bounded := ctx.Deadline(); c.Try && !bounded && (most == 0 || m.s.cfg.ttl < most) {
 		most, of = m.s.cfg.ttl, "a try without a deadline"
 	}
 	if most > 0 {
@@ -163,37 +155,46 @@ func (a call) bounded(ctx context.Context) (
 // their turns. TryLock gets a LockedError if a line is taken. So do TryRLock and TryAcquire, unless
 // it may be etcd alone that they wait for. So does each of them, without a request, if no hold may
 // begin because etcd was set back.
-func (a call) enter(cancel context.CancelCauseFunc) error {
-	m, s := a[0].m, a[0].m.s
+func (c *claim) enter(cancel context.CancelCauseFunc) error {
+	m, s := c.m, c.m.s
 	clientClosed := s.etcd.Closed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leases.ClosedLocked() || m.closed {
 		return failed("lock", m.name, ErrClosed)
 	}
-	for _, c := range a {
-		n := s.lines[c.m.name]
-		if c.Try && n != nil && n.queue.Owner() != nil && !n.mayAdmitLocked(c) {
-			return n.lockedErrorLocked(nil)
-		}
-		if !c.Try {
-			continue
-		}
-		if delay := c.delayOfTryLocked(n); delay > 0 {
-			return lockedBehind(c.m.name, line.None, delay)
+	if c.Try {
+		if locked := c.refusedLocked(); locked != nil {
+			return locked
 		}
 	}
 	if clientClosed {
 		return failed("lock", m.name, attempt.ErrClientClosed)
 	}
 	own := true
-	for _, c := range a {
-		c.local = lineAtLocked(s, c.m.name)
-		c.enterLocked(c.wayInLocked(), cancel)
-		own = own && c.waiter.Standing() == turn.Owner
+	for _, o := range c.all {
+		o.local = lineAtLocked(s, o.m.name)
+		way := o.wayInLocked()
+		o.enterLocked(way, cancel)
+		own = own && (way == owns || way == steps)
 	}
 	if own {
-		a.takePlacesLocked()
+		c.takePlacesLocked()
+	}
+	return nil
+}
+
+// refusedLocked is the error of a call that only tries and is refused without a request, otherwise
+// nil.
+func (c *claim) refusedLocked() error {
+	for _, o := range c.all {
+		n := c.m.s.lines[o.m.name]
+		if n != nil && n.queue.Owner() != nil && !n.mayAdmitLocked(o) {
+			return n.lockedErrorLocked(nil)
+		}
+		if delay := o.delayOfTryLocked(n); delay > 0 {
+			return lockedBehind(o.m.name, line.None, delay)
+		}
 	}
 	return nil
 }
@@ -202,9 +203,6 @@ func (a call) enter(cancel context.CancelCauseFunc) error {
 // otherwise nil.
 func (c *claim) holdAtOnce() *hold {
 	s := c.m.s
-	if !c.reads() && (!c.exclusive() || c.m.cfg.linger == 0) {
-		return nil // it is rare, and enter sees to it
-	}
 	clientClosed := s.etcd.Closed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,13 +218,13 @@ func (c *claim) holdAtOnce() *hold {
 
 // takePlacesLocked takes a place for each claim, all on one lease. It reports false if there is no
 // lease for them.
-func (a call) takePlacesLocked() bool {
-	k := a[0].m.s.keys.AccountLocked()
+func (c *claim) takePlacesLocked() bool {
+	k := c.m.s.keys.AccountLocked()
 	if k == nil {
 		return false
 	}
-	for _, c := range a {
-		c.place = newPlaceLocked(c, k)
+	for _, o := range c.all {
+		o.place = newPlaceLocked(o, k)
 	}
 	return true
 }
@@ -234,26 +232,26 @@ func (a call) takePlacesLocked() bool {
 // advance takes places, unless the claims are placed, puts their keys, unless these stand in line,
 // waits for the contenders ahead of them, and begins the holds. The error is queue.ErrTaken if the
 // call only tries and a contender is ahead, and queue.ErrAnew if a place is lost.
-func (a call) advance(ctx context.Context, placed bool) (*hold, error) {
+func (c *claim) advance(ctx context.Context, placed bool) (*hold, error) {
 	if !placed {
-		failure, err := a[0].m.s.leases.Take(ctx, a.takePlacesLocked)
+		failure, err := c.m.s.leases.Take(ctx, c.takePlacesLocked)
 		if err == nil || failure != nil {
-			a[0].LastErr = failure
+			c.LastErr = failure
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	if a[0].place.Ticket.Rev() == 0 {
-		if h, err := a.put(ctx); h != nil || err != nil {
+	if c.place.Ticket.Rev() == 0 {
+		if h, err := c.put(ctx); h != nil || err != nil {
 			return h, err
 		}
 	}
 	for {
-		if err := a.wait(ctx); err != nil {
+		if err := c.wait(ctx); err != nil {
 			return nil, err
 		}
-		if h, err := a.begin(); err != errSetBack { // what was read says nothing now: wait reads again
+		if h, err := c.begin(); err != errSetBack { // what was read says nothing now: wait reads again
 			return h, err
 		}
 	}
@@ -266,59 +264,55 @@ func (a call) advance(ctx context.Context, placed bool) (*hold, error) {
 // written. (Where a ticket cannot find that out before, the keys are put, and wait returns
 // queue.ErrTaken.) queue.ErrAnew says that the places cannot be used. After any other error the
 // keys may be there or not.
-func (a call) put(ctx context.Context) (*hold, error) {
-	var one [1]ticket.Entering
-	entering, values := a.entering(one[:0]), make([]string, len(a))
+func (c *claim) put(ctx context.Context) (*hold, error) {
+	keys, values := c.entering(), make([]string, len(c.all))
 	retry := attempt.Backoff{Policy: attempt.Put}
 	for {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		for i, c := range a {
-			values[i] = c.place.value()
+		for i, o := range c.all {
+			values[i] = o.place.value()
 		}
-		done := a[0].m.s.etcd.Commit(ctx, &retry, entering.Txn(values))
-		if h, known, err := a.entered(entering, done); known {
+		done := c.m.s.etcd.Commit(ctx, &retry, keys.Txn(values...))
+		if h, known, err := c.entered(keys, done); known {
 			return h, err
 		}
 		if done.Err != nil {
-			if err := a.retryPut(ctx, done.Err, &retry); err != nil {
+			if err := c.retryPut(ctx, done.Err, &retry); err != nil {
 				return nil, err
 			}
 		}
 	}
 }
 
-// entering begins to put the keys. It appends to e.
-func (a call) entering(e ticket.Several) ticket.Several {
-	tickets := make([]*ticket.Ticket, len(a))
-	for i, c := range a {
-		tickets[i] = &c.place.Ticket
+// entering begins to put the keys.
+func (c *claim) entering() ticket.Put {
+	if len(c.all) > 1 {
+		return enteringAll(c)
 	}
-	e = ticket.EnterAll(e, tickets, a[0].Try, a[0].m.cfg.trace.Queued != nil)
-	if len(a) == 1 {
-		if crowded, last := a[0].place.ExpectsCrowd(); crowded {
-			e[0].Crowd(last)
-		}
+	e := c.place.Ticket.Enter(c.Try, c.m.cfg.trace.Queued != nil)
+	if crowded, last := c.place.ExpectsCrowd(); crowded {
+		e.Crowd(last)
 	}
-	return e
+	return &e
 }
 
 // entered has the tickets judge the answer to their put, and begins the holds if no contender is
 // ahead. It returns what put returns, unless known is false: then the put must be sent again.
-func (a call) entered(entering ticket.Several, done etcd.Outcome) (h *hold, known bool, err error) {
-	s, answer := a[0].m.s, done.Answer
-	entering.Read(answer)
+func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *hold, known bool, err error) {
+	s, answer := c.m.s, done.Answer
+	keys.Read(answer)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	entrance := entering.Judge(answer)
-	a[0].place.Account.AnsweredLocked(answer, done.Prompt)
-	for i, c := range a {
-		if ahead := entering.Ahead(i); c.place.Ticket.State() == ticket.InLine {
-			c.place.QueuedLocked(ahead, done.Epoch)
+	entrance := keys.Judge(answer)
+	c.place.Account.AnsweredLocked(answer, done.Prompt)
+	for i, o := range c.all {
+		if ahead := keys.Ahead(i); o.place.Ticket.State() == ticket.InLine {
+			o.place.QueuedLocked(ahead, done.Epoch)
 		} else {
-			c.place.Ahead = ahead
-			c.place.MeetsLocked(ahead)
+			o.place.Ahead = ahead
+			o.place.MeetsLocked(ahead)
 		}
 	}
 	switch entrance {
@@ -329,21 +323,21 @@ func (a call) entered(entering ticket.Several, done etcd.Outcome) (h *hold, know
 	case ticket.Useless:
 		err = queue.ErrAnew
 	case ticket.Queued:
-		if h, err = a.beginLocked(); err == errSetBack { // contenders are ahead
+		if h, err = c.beginLocked(); err == errSetBack { // contenders are ahead
 			err = nil
-			for _, c := range a {
-				beginsToAskLocked(c)
+			for _, o := range c.all {
+				beginsToAskLocked(o)
 			}
 		}
 	}
-	a[0].LastErr = nil
+	c.LastErr = nil
 	return h, true, err
 }
 
 // retryPut decides what follows an error of put: it returns nil after a pause if the put must be
 // repeated.
-func (a call) retryPut(ctx context.Context, err error, retry *attempt.Backoff) error {
-	s, l := a[0].m.s, a[0].place.Lease
+func (c *claim) retryPut(ctx context.Context, err error, retry *attempt.Backoff) error {
+	s, l := c.m.s, c.place.Lease
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -357,7 +351,7 @@ func (a call) retryPut(ctx context.Context, err error, retry *attempt.Backoff) e
 	case s.etcd.Closed():
 		return attempt.ErrClientClosed
 	}
-	a[0].LastErr = err
+	c.LastErr = err
 	if err := retry.Wait(ctx, s.etcd.Caller); err != nil {
 		return err
 	}
@@ -369,40 +363,35 @@ func (a call) retryPut(ctx context.Context, err error, retry *attempt.Backoff) e
 
 // wait waits until no contender is ahead of any place, and the lock delay is over. It returns nil
 // then, and otherwise what place.wait returns.
-func (a call) wait(ctx context.Context) error {
-	if len(a) > 1 {
-		return a.waitForAll(ctx)
+func (c *claim) wait(ctx context.Context) error {
+	if len(c.all) > 1 {
+		return waitForAll(ctx, c)
 	}
-	if err := a[0].wait(ctx); err != nil {
+	if err := c.Wait(ctx, &c.place.Place, c.tellQueued); err != nil {
 		return err
 	}
-	delay := a.delay()
+	delay := c.delay()
 	switch {
 	case delay == 0:
 		return nil
-	case a[0].Try:
+	case c.Try:
 		return queue.ErrTaken
 	default:
-		return a[0].Waiter.StayFirstFor(ctx, &a[0].place.Place, delay)
+		return c.StayFirstFor(ctx, &c.place.Place, delay)
 	}
 }
 
-// delay is for how long no hold of a may begin, because etcd was set back.
-func (a call) delay() (delay time.Duration) {
-	s := a[0].m.s
+// delay is for how long none of the holds may begin, because etcd was set back.
+func (c *claim) delay() (delay time.Duration) {
+	s := c.m.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, c := range a {
-		if c.place.hold == nil { // else it was handed off
-			delay = max(delay, c.local.DelayLocked(time.Now()))
+	for _, o := range c.all {
+		if o.place.hold == nil { // else it was handed off
+			delay = max(delay, o.local.DelayLocked(time.Now()))
 		}
 	}
 	return delay
-}
-
-// wait waits until no contender is ahead of c's place.
-func (c *claim) wait(ctx context.Context) error {
-	return c.Waiter.Wait(ctx, &c.place.Place, c.tellQueued)
 }
 
 // tellQueued tells the Trace what is ahead of c in etcd's line, if nothing was in the local line. A
@@ -417,40 +406,41 @@ func (c *claim) tellQueued() {
 }
 
 // begin is beginLocked for callers that do not hold mu.
-func (a call) begin() (*hold, error) {
-	a[0].m.s.mu.Lock()
-	defer a[0].m.s.mu.Unlock()
-	return a.beginLocked()
+func (c *claim) begin() (*hold, error) {
+	c.m.s.mu.Lock()
+	defer c.m.s.mu.Unlock()
+	return c.beginLocked()
 }
 
 // beginLocked makes holds of the claims at their places, which are first in their lines, and
 // returns the first hold: all begin, or none. The error is errSetBack if the lines must be read
 // first, and queue.ErrAnew if a place is lost: a hold never begins after its end.
-func (a call) beginLocked() (*hold, error) {
+func (c *claim) beginLocked() (*hold, error) {
 	now := time.Now()
-	for _, c := range a {
-		if err := c.place.checkCanBeginLocked(c, now); err != nil {
+	for _, o := range c.all {
+		if err := o.place.checkCanBeginLocked(o, now); err != nil {
 			return nil, err
 		}
-		if !c.place.Ahead.Clear() {
+		if !o.place.Ahead.Clear() {
 			return nil, errSetBack
 		}
 	}
-	if len(a) == 1 {
-		a[0].place.newHoldLocked(a[0], now)
-	} else {
-		a.beginTogetherLocked(now)
+	for _, o := range c.all {
+		o.place.newHoldLocked(o, c.hold, now)
 	}
-	for _, c := range a {
-		if r := c.place.Recall; r != nil { // while it waited
-			c.hold.recall.noticeLocked(c.hold, *r, now)
+	if len(c.all) > 1 {
+		endTogetherLocked(c)
+	}
+	for _, o := range c.all {
+		if r := o.place.Recall; r != nil { // while it waited
+			o.hold.recall.noticeLocked(o.hold, *r, now)
 		}
 	}
-	for _, c := range a {
-		c.local.queue.Hold(&c.waiter)
-		c.local.MarkLocked()
+	for _, o := range c.all {
+		o.local.queue.Hold(&o.waiter)
+		o.local.MarkLocked()
 	}
-	return a[0].hold, nil
+	return c.hold, nil
 }
 
 // taken is the error of a call that only tries, for the first of its names in whose line a
@@ -460,18 +450,18 @@ func (a call) beginLocked() (*hold, error) {
 // The result is nil for a key that no place accounts for: it has gone since it was read, or a late
 // request has put it and an audit is about to remove it. (Do not refuse the call for it.
 // TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone.)
-func (a call) taken() (locked *LockedError, goes <-chan struct{}) {
-	s := a[0].m.s
+func (c *claim) taken() (locked *LockedError, goes <-chan struct{}) {
+	s := c.m.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first, before := a[0], line.Entry{}
-	for _, c := range a {
-		e := c.place.Ahead.Holder()
-		if last := c.place.Ahead.Last; len(last) > 0 {
+	first, before := c, line.Entry{}
+	for _, o := range c.all {
+		e := o.place.Ahead.Holder()
+		if last := o.place.Ahead.Last; len(last) > 0 {
 			e = last[0]
 		}
 		if e.Rev != 0 {
-			first, before = c, e
+			first, before = o, e
 			break
 		}
 	}
@@ -498,14 +488,14 @@ func isRemoved(ctx context.Context, goes <-chan struct{}) bool {
 
 // leavePlaces gives up the places after an attempt that has failed. With tells, their removals also
 // read what was ahead of them. The channels are closed when the keys are gone.
-func (a call) leavePlaces(tells bool) (removed []<-chan struct{}) {
-	a[0].m.s.mu.Lock()
-	defer a[0].m.s.mu.Unlock()
-	for _, c := range a {
-		switch p := c.place; {
+func (c *claim) leavePlaces(tells bool) (removed []<-chan struct{}) {
+	c.m.s.mu.Lock()
+	defer c.m.s.mu.Unlock()
+	for _, o := range c.all {
+		switch p := o.place; {
 		case p == nil:
 		case p.GivenUpLocked(): // that of an earlier attempt: there was no lease for another
-			c.place = nil
+			o.place = nil
 		default:
 			p.Removal.Tells = tells
 			removed = append(removed, p.AbandonLocked(false))
@@ -531,11 +521,11 @@ func awaitGrace(removed []<-chan struct{}) {
 // leave takes the claims out of their local lines, or passes their turns on. locked tells what is
 // ahead of the first claim that has something ahead. If the only claim got a hold at the same
 // moment it keeps that: other holds may share its key by now.
-func (a call) leave() (h *hold, locked *LockedError) {
-	a[0].m.s.mu.Lock()
-	defer a[0].m.s.mu.Unlock()
-	for _, c := range a {
-		kept, inWay := c.leaveLocked()
+func (c *claim) leave() (h *hold, locked *LockedError) {
+	c.m.s.mu.Lock()
+	defer c.m.s.mu.Unlock()
+	for _, o := range c.all {
+		kept, inWay := o.leaveLocked()
 		if h = kept; locked == nil {
 			locked = inWay
 		}
@@ -545,8 +535,8 @@ func (a call) leave() (h *hold, locked *LockedError) {
 
 // gaveUp is the error of a call that has given up for why. locked tells what was in its way, and
 // away why etcd does not answer.
-func (a call) gaveUp(ctx context.Context, why error, locked *LockedError, away error) error {
-	name := a[0].m.name
+func (c *claim) gaveUp(ctx context.Context, why error, locked *LockedError, away error) error {
+	name := c.m.name
 	if locked != nil {
 		name = locked.Name
 	}
@@ -562,9 +552,9 @@ func (a call) gaveUp(ctx context.Context, why error, locked *LockedError, away e
 		return failed("lock", name, why)
 	}
 	var lastErr error
-	for _, c := range a {
+	for _, o := range c.all {
 		if lastErr == nil {
-			lastErr = c.LastErr
+			lastErr = o.LastErr
 		}
 	}
 	return waitFailed(ctx, name, locked, away, lastErr)

@@ -103,11 +103,8 @@ func beginsToAskLocked(c *claim) {
 	n.asking.tellLocked()
 }
 
-// endsToAskLocked notes that c does not wait any more.
+// endsToAskLocked notes that c, which asks, does not wait any more.
 func endsToAskLocked(c *claim) {
-	if c.asker == 0 {
-		return
-	}
 	a := c.local.asking
 	heap.Remove(&a.waits, c.asker-1)
 	if len(a.waits) == 0 {

@@ -11,7 +11,17 @@ import (
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
-// A claim is one call of Lock or TryLock, of RLock or TryRLock, or of Acquire or TryAcquire.
+// A claim is one call of Lock or TryLock, of RLock or TryRLock, or of Acquire or TryAcquire, or one
+// of the names of a LockAll. Such a call is the first of its claims, in the order of the names, and
+// each of its steps goes through all of them. What only several claims need is in lockall.go.
+//
+// Invariant: a claim that has a key waits only for keys of lower revisions, and all keys of a call
+// have one. A claim without a key waits only for earlier ones of its Session: a call enters all its
+// local lines in one critical section, and puts its keys, in one transaction, once it owns the
+// turns of all. So no call waits in a circle. A key of the Session that is handed off, lingers, or
+// is put with a release has a revision of its own: LockAll never gets one. (Do not put a key while
+// another claim waits for its turn, and do not take one over. TestSeveralNamesNeverWaitInACircle,
+// TestLockAllTakesOverNoKey.)
 type claim struct {
 	// Set once, then only read.
 	m *lockHandle
@@ -23,6 +33,7 @@ type claim struct {
 	turn     chan struct{} // tells that its turn has come; nil if it had it at once
 	runs     bool          // as in manner
 	alone    [1]*claim     // c itself
+	all      []*claim      // of its call, if it is the first of them
 
 	// Owned by the goroutine of the call, until it holds.
 	queue.Waiter
@@ -59,6 +70,7 @@ func (w request) newClaim() *claim {
 	c := &claim{m: w.m, Shape: w.Shape, runs: w.runs}
 	c.Try = w.try
 	c.alone[0] = c
+	c.all = c.alone[:]
 	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, w.Kind == line.Read, w.Kind == line.Permit
 	return c
 }
@@ -98,6 +110,9 @@ const (
 // wayInLocked is the way of c, which comes, into its line.
 func (c *claim) wayInLocked() wayIn {
 	n := c.local
+	if n.queue.State() == turn.Free {
+		return owns
+	}
 	beside := n.queue.State() == turn.Taken && n.queue.Waiting() == 0 &&
 		n.admissionLocked(c.Kind, false) == admitted
 	switch p := n.queue.Lingering(); {
@@ -139,7 +154,9 @@ func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 	}
 	switch way {
 	case owns:
-		n.GiveWayLocked()
+		if n.queue.State() == turn.Lingering {
+			n.GiveWayLocked()
+		}
 		n.queue.Enter(&c.waiter)
 	case waits:
 		ahead, inEtcd, lost := n.inWayLocked(nil)
@@ -162,12 +179,12 @@ func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 		n.queue.Enter(&c.waiter)
 		n.queue.Admit()
 	case joins:
-		n.queue.Owner().place.newHoldLocked(c, time.Now())
+		n.queue.Owner().place.newHoldLocked(c, nil, time.Now())
 		n.queue.Enter(&c.waiter)
 		n.queue.Admit()
 		n.JoinedLocked()
 	case takesOver:
-		n.queue.Lingering().newHoldLocked(c, time.Now())
+		n.queue.Lingering().newHoldLocked(c, nil, time.Now())
 		n.queue.Yield()
 		n.queue.Enter(&c.waiter)
 		n.queue.Hold(&c.waiter)
@@ -237,7 +254,9 @@ func (c *claim) hasTurnLocked(put *place) {
 // endsWaitLocked notes that nothing has to end c's wait any more: it is over.
 func (c *claim) endsWaitLocked() {
 	c.cancel = nil
-	endsToAskLocked(c)
+	if c.asker != 0 {
+		endsToAskLocked(c)
+	}
 	c.ofSession.Remove()
 	c.ofHandle.Remove()
 }

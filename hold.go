@@ -117,52 +117,39 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 	return nil
 }
 
-// newHoldLocked makes the hold of c that begins at p now, where it can. The caller notes in the
-// local queue that c has it.
-func (p *place) newHoldLocked(c *claim, now time.Time) *hold {
-	h := p.makeHoldLocked(c, now)
-	h.all = h.alone[:]
-	h.beginsLocked()
-	return h
-}
-
-// makeHoldLocked is newHoldLocked but for what the holds that begin together have in common: all,
-// and a life.
-func (p *place) makeHoldLocked(c *claim, now time.Time) *hold {
-	h := &hold{m: c.m, claim: c, place: p, began: now, depth: 1}
+// newHoldLocked makes the hold of c that begins at p now, where it can. If first, the first hold of
+// several names, is not nil, it shares the life of that. The caller notes in the local queue that c
+// has it.
+func (p *place) newHoldLocked(c *claim, first *hold, now time.Time) {
+	m := c.m
+	h := &hold{m: m, claim: c, place: p, began: now, depth: 1}
 	h.alone[0] = h
-	if most := c.m.cfg.maxHold; most > 0 {
-		h.most = h.began.Add(most)
+	h.all, h.life = h.alone[:], &h.own
+	if most := m.cfg.maxHold; most > 0 {
+		h.most = now.Add(most)
+		h.timer = time.AfterFunc(time.Until(h.most), h.check)
 	}
-	if c.m.cfg.recall > 0 {
+	if m.cfg.recall > 0 {
 		h.recall = &recallState{told: make(chan struct{})}
 	}
 	p.HoldLocked(p.hold == nil, now)
 	p.hold, c.hold, c.place = h, h, p
 	p.holds.Add(&h.atPlace, h)
-	c.m.holds.Add(&h.ofHandle, h)
+	m.holds.Add(&h.ofHandle, h)
 	c.local.ahead = line.None
 	c.endsWaitLocked()
-	return h
-}
-
-// beginsLocked begins the life of h, the first of the holds that begin together.
-func (h *hold) beginsLocked() {
-	for _, o := range h.all {
-		o.life = &h.own
+	if first == nil {
+		h.own.Begin(p.Lease, h, h.most, ErrMaxHold)
+	} else {
+		h.life = first.life
 	}
-	h.own.Begin(h.place.Lease, h, h.most, ErrMaxHold)
-	for _, o := range h.all {
-		c := o.claim
-		if c.exclusive() {
-			c.m.depth = 1
-			c.m.hold.Store(o)
-		}
-		if !o.most.IsZero() {
-			o.timer = time.AfterFunc(time.Until(o.most), o.check)
-		}
-		o.reportAcquired()
-		if c.m.cfg.linger > 0 && c.ahead <= queue.FewAhead && c.exclusive() {
+	if m.cfg.trace.Acquired != nil {
+		h.reportAcquired()
+	}
+	if c.Kind == line.Exclusive {
+		m.depth = 1
+		m.hold.Store(h)
+		if m.cfg.linger > 0 && c.ahead <= queue.FewAhead {
 			c.local.WatchLocked(false)
 		}
 	}

@@ -380,7 +380,7 @@ func (n *localLine) letInLocked(c *claim) {
 	if p.checkCanBeginLocked(c, now) != nil {
 		return
 	}
-	p.newHoldLocked(c, now)
+	p.newHoldLocked(c, nil, now)
 	n.queue.Admit()
 	n.MarkLocked() // the next one may, too
 	c.hasTurnLocked(p)

@@ -33,7 +33,7 @@ func waitAtHome(t *testing.T, m *Mutex, n int) (claims []*claim) {
 	t.Helper()
 	for range n {
 		c := request{m: &m.lockHandle}.newClaim()
-		require.NoError(t, call(c.alone[:]).enter(func(error) {}))
+		require.NoError(t, c.enter(func(error) {}))
 		require.NotNil(t, c.turn)
 		claims = append(claims, c)
 	}
@@ -62,17 +62,16 @@ func TestAWaitSaysThatItsSessionIsClosedBeforeItsContextEnds(t *testing.T) {
 		m, err := New(etcd.Client("b"), "x")
 		require.NoError(t, err)
 		c := request{m: &m.lockHandle}.newClaim()
-		a := call(c.alone[:])
-		require.NoError(t, a.enter(func(error) {})) // the instant lasts
-		_, err = m.s.leases.Take(ctx, a.takePlacesLocked)
+		require.NoError(t, c.enter(func(error) {})) // the instant lasts
+		_, err = m.s.leases.Take(ctx, c.takePlacesLocked)
 		require.NoError(t, err)
-		h, err := a.put(ctx)
+		h, err := c.put(ctx)
 		require.NoError(t, err)
 		require.Nil(t, h)
 		require.NoError(t, m.Close(ctx))
-		err = a.wait(ctx)
+		err = c.wait(ctx)
 		require.ErrorIs(t, err, ErrClosed)
-		require.EqualError(t, a.retreat(ctx, err, new(attempt.Backoff)),
+		require.EqualError(t, c.retreat(ctx, err, new(attempt.Backoff)),
 			failed("lock", "x", ErrClosed).Error())
 	})
 }
@@ -98,7 +97,7 @@ func TestWhoGoesAwayKnowsItsPlace(t *testing.T) {
 						ahead++
 					}
 				}
-				_, locked := call(c.alone[:]).leave()
+				_, locked := c.leave()
 				told := locked.Ahead
 				gone[c] = true
 				if ahead <= queue.FewAhead+1 || name == "the last first" || name == "the first first" {

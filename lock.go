@@ -138,7 +138,7 @@ func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
 		h, err := w.nest(nested)
 		return h, ctx, err
 	}
-	return call(w.newClaim().alone[:]).lock(ctx)
+	return w.newClaim().lock(ctx)
 }
 
 // mayFollow reports whether a call whose context comes from h queues, as any other does. A call for

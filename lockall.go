@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/queue"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // maxNames is the most names of a LockAll. Its put has three operations for each, and etcd allows
@@ -30,16 +31,17 @@ func lockAll(ctx context.Context, s *session, names []string, how manner) (*Hold
 	}
 	cfg := *s.cfg
 	cfg.handoff, cfg.linger, cfg.minHold = 0, 0, 0
-	a := make(call, len(names))
+	all := make([]*claim, len(names))
 	for i, name := range names {
 		m := &lockHandle{s: s, name: name, cfg: &cfg}
 		if m.nestsIn(ctx) != nil {
 			return nil, failed("lock", name, ErrDeadlock)
 		}
-		a[i] = request{m: m, manner: how}.newClaim()
-		a[i].together = true
+		all[i] = request{m: m, manner: how}.newClaim()
+		all[i].together = true
 	}
-	h, started, err := a.lock(ctx)
+	all[0].all = all
+	h, started, err := all[0].lock(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -67,20 +69,20 @@ func checkNames(names []string) error {
 	return nil
 }
 
-// waitForAll waits until no contender is ahead of any place: all are first at the same time. Then
-// it waits until the lock delay is over.
-func (a call) waitForAll(ctx context.Context) error {
+// waitForAll waits until no contender is ahead of any place of c: all are first at the same time.
+// Then it waits until the lock delay is over.
+func waitForAll(ctx context.Context, c *claim) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var waits, all sync.WaitGroup // all: the places that are not yet first in their lines
 	first := make(chan struct{})
-	all.Add(len(a))
-	for _, c := range a {
+	all.Add(len(c.all))
+	for _, o := range c.all {
 		waits.Go(func() {
-			err := c.wait(ctx)
+			err := o.Wait(ctx, &o.place.Place, o.tellQueued)
 			all.Done()
 			if err == nil {
-				err = c.Waiter.StayFirst(ctx, &c.place.Place, first)
+				err = o.StayFirst(ctx, &o.place.Place, first)
 			}
 			if err != nil {
 				cancel(err)
@@ -88,9 +90,9 @@ func (a call) waitForAll(ctx context.Context) error {
 		})
 	}
 	all.Wait()
-	switch delay := a.delay(); {
+	switch delay := c.delay(); {
 	case delay == 0 || ctx.Err() != nil:
-	case a[0].Try:
+	case c.Try:
 		cancel(queue.ErrTaken)
 	default:
 		over := time.NewTimer(delay)
@@ -105,15 +107,20 @@ func (a call) waitForAll(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// beginTogetherLocked makes holds of the claims at their places that end together, and with them
-// their recalls.
-func (a call) beginTogetherLocked(now time.Time) {
-	all := make([]*hold, len(a))
-	for i, c := range a {
-		all[i] = c.place.makeHoldLocked(c, now)
+// enteringAll begins to put the keys of c, a LockAll.
+func enteringAll(c *claim) ticket.Put {
+	tickets := make([]*ticket.Ticket, len(c.all))
+	for i, o := range c.all {
+		tickets[i] = &o.place.Ticket
 	}
-	for _, h := range all {
-		h.all, h.recall = all, all[0].recall
+	return ticket.EnterAll(tickets, c.Try, c.m.cfg.trace.Queued != nil)
+}
+
+// endTogetherLocked has the holds of c, a LockAll, which have just begun, end together, and with
+// them their recalls.
+func endTogetherLocked(c *claim) {
+	all := make([]*hold, len(c.all))
+	for i, o := range c.all {
+		all[i], o.hold.all, o.hold.recall = o.hold, all, c.hold.recall
 	}
-	all[0].beginsLocked()
 }

@@ -151,7 +151,7 @@ var mutants = []mutant{
 	{
 		name: "what an answer shows of a line is parsed with the mutex",
 		why:  "The ticket judges it there. But the line may have thousands of permits (rule 28).",
-		edits: []edit{{"acquire.go", `	entering.Read(answer)
+		edits: []edit{{"acquire.go", `	keys.Read(answer)
 `, ``}},
 		killers: []killer{inBound("another process has permits", "they come, and calls beside them")},
 	},
@@ -838,7 +838,7 @@ var mutants = []mutant{
 	{
 		name: "the hook of a Do that gets no lock is told the error of its Lock",
 		why:  "It has the same text, and all that the call found. But it is not the error that the call returns (rule 8).",
-		edits: []edit{{"acquire.go", `		if a[0].runs {
+		edits: []edit{{"acquire.go", `		if c.runs {
 			err = notRun(err)
 		}
 `, ``}},
@@ -995,7 +995,7 @@ var mutants = []mutant{
 	{
 		name: "a call that only tries waits for the end of the lock delay",
 		why:  "No other contender is known to be in the way. But it waits for one all the same: for one from before the set-back.",
-		edits: []edit{{"acquire.go", `	case a[0].Try:
+		edits: []edit{{"acquire.go", `	case c.Try:
 		return queue.ErrTaken
 `, ``}},
 		killers: []killer{inArea("outages", "TestCallsAreToldOfTheLockDelay")},
@@ -1095,12 +1095,12 @@ var mutants = []mutant{
 	{
 		name: "who has put its key by a copy is the first",
 		why:  "The answer shows the own key, and nobody before it. But the request did not ask for those before it (rule 1).",
-		edits: []edit{{"internal/ticket/enter.go", `	default:
-		return Queued, line.Ahead{} // by a copy: this answer shows no predecessors
-	}
+		edits: []edit{{"internal/ticket/enter.go", `	case a.Succeeded:
+		e.ahead = e.told.ahead // else a copy has put it: this answer shows no predecessors
 `, `	default:
-		return Queued, line.None
-	}
+		e.ahead = line.None
+	case a.Succeeded:
+		e.ahead = e.told.ahead
 `}},
 		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAPutSays")},
 	},
@@ -1180,9 +1180,8 @@ var mutants = []mutant{
 	{
 		name: "a hold is told by the hooks alone",
 		why:  "Acquired tells of each hold. But hooks run some time later, and then the work is not below the span of its hold.",
-		edits: []edit{{"acquire.go", `	return h, trace.holds(ctx, h.waited()), nil
-`, `	return h, ctx, nil
-`}},
+		edits: []edit{{"acquire.go", `		ctx = trace.holds(ctx, h.waited())
+`, ``}},
 		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
 	},
 	{
@@ -1216,9 +1215,9 @@ var mutants = []mutant{
 		why:  "The owner is in the same process and will unlock. But nobody knows when (rule 10).",
 		edits: []edit{{"acquire.go", `		case <-ctx.Done():
 			// What comes through turn after this is passed on by leaveLocked.
-			h, locked := a.leave()
+			h, locked := c.leave()
 			if h == nil {
-				return nil, a.gaveUp(ctx, context.Cause(ctx), locked, c.m.s.etcd.Unavailable())
+				return nil, c.gaveUp(ctx, context.Cause(ctx), locked, c.m.s.etcd.Unavailable())
 			}
 			return h, nil
 		}
@@ -1730,10 +1729,10 @@ var mutants = []mutant{
 	{
 		name: "what lingers and cannot be held stays",
 		why:  "The key is given up when its time is over. But until then the Session waits behind a key of its own (WithLinger).",
-		edits: []edit{{"claim.go", `		n.GiveWayLocked()
+		edits: []edit{{"claim.go", `			n.GiveWayLocked()
+		}
 		n.queue.Enter(&c.waiter)
-`, `		if n.queue.Lingering() != nil {
-			n.queue.Yield()
+`, `			n.queue.Yield()
 		}
 		n.queue.Enter(&c.waiter)
 `}},
@@ -2335,8 +2334,8 @@ var mutants = []mutant{
 	{
 		name: "only a wait in the local line asks",
 		why:  "That is where waits are known. But the first one there has the turn at once, and waits in etcd's line.",
-		edits: []edit{{"acquire.go", `			for _, c := range a {
-				beginsToAskLocked(c)
+		edits: []edit{{"acquire.go", `			for _, o := range c.all {
+				beginsToAskLocked(o)
 			}
 `, ``}},
 		killers: []killer{inArea("holders", "TestAWaitAsksTheHolder")},
@@ -2557,9 +2556,9 @@ var mutants = []mutant{
 	{
 		name: "a hold that begins does not mark its line",
 		why:  "The holder has no reason to look behind it. But those who read and wait there may join now, and no other event may ever come.",
-		edits: []edit{{"acquire.go", `		c.local.queue.Hold(&c.waiter)
-		c.local.MarkLocked()
-`, `		c.local.queue.Hold(&c.waiter)
+		edits: []edit{{"acquire.go", `		o.local.queue.Hold(&o.waiter)
+		o.local.MarkLocked()
+`, `		o.local.queue.Hold(&o.waiter)
 `}},
 		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
@@ -2931,7 +2930,7 @@ var mutants = []mutant{
 	{
 		name:    "one of several names is recalled alone",
 		why:     "The request stands in the key of one name. But a holder of all of them listens for a request for any.",
-		edits:   []edit{{"lockall.go", `h.all, h.recall = all, all[0].recall`, `h.all = all`}},
+		edits:   []edit{{"lockall.go", `o.hold.all, o.hold.recall = o.hold, all, c.hold.recall`, `o.hold.all = o.hold, all`}},
 		killers: []killer{inArea("kinds", "TestSeveralNamesAreRecalledTogether"), ofFamily(1000)},
 	},
 	{
@@ -2956,10 +2955,10 @@ var mutants = []mutant{
 	{
 		name: "LockAll puts its keys before it owns its local lines",
 		why:  "A call before it in the local line should have a key already, so etcd's line has the two in the right order. But one that has no key yet is behind it there, and before it in the local line.",
-		edits: []edit{{"acquire.go", `		if c.turn == nil {
+		edits: []edit{{"acquire.go", `		if o.turn == nil {
 			continue // it had it at once
 		}
-`, `		if c.turn == nil || c != a[0] {
+`, `		if o.turn == nil || o != c {
 			continue // it had it at once
 		}
 `}},
@@ -3201,14 +3200,14 @@ var mutants = []mutant{
 	{
 		name: "a retry puts another key",
 		why:  "A fresh name is safe to put. But the first one may have been put, too (rules 4 and 9).",
-		edits: []edit{{"acquire.go", `			if err := a.retryPut(ctx, done.Err, &retry); err != nil {
+		edits: []edit{{"acquire.go", `			if err := c.retryPut(ctx, done.Err, &retry); err != nil {
 				return nil, err
 			}
-`, `			if err := a.retryPut(ctx, done.Err, &retry); err != nil {
+`, `			if err := c.retryPut(ctx, done.Err, &retry); err != nil {
 				return nil, err
 			}
-			p := a[0].place
-			a[0].m.s.mu.Lock()
+			p := c.place
+			c.m.s.mu.Lock()
 			if key := []byte(p.Ticket.Key); key[len(key)-36] == 'a' {
 				key[len(key)-36] = 'b'
 				p.Ticket.Key = string(key)
@@ -3216,7 +3215,7 @@ var mutants = []mutant{
 				key[len(key)-36] = 'a'
 				p.Ticket.Key = string(key)
 			}
-			a[0].m.s.mu.Unlock()
+			c.m.s.mu.Unlock()
 `}},
 		killers: []killer{inArea("lease", "TestALockWhoseAnswerWasLostStandsInLineOnce")},
 	},

@@ -28,9 +28,10 @@ type Entering struct {
 	among line.Ahead // TryAcquire: the contenders that were there then
 	told  told       // what the answer that is judged next shows of the line
 
-	// In the transaction of a Several.
-	then, rest int        // how many ranges it has in the Then, and in the Else
-	ahead      line.Ahead // by the last answer
+	ahead line.Ahead // by the answer that was judged
+
+	// In the transaction of a Several: how many ranges it has in the Then, and in the Else.
+	then, rest int
 }
 
 // Crowd makes Lock expect a long line, unless Lock is to read the holder's value. It then reads
@@ -72,7 +73,7 @@ func (e *Entering) aheadOf(a Answer) line.Ahead {
 	}
 }
 
-// Txn is the next transaction to send, with the value of the key.
+// Txn is as in Put. There is one value.
 //
 // Lock reads t's predecessors, and then puts the key. TryLock first compares that there is
 // nothing below the prefix. If there is something, but no contender, it then compares that
@@ -80,7 +81,7 @@ func (e *Entering) aheadOf(a Answer) line.Ahead {
 // predecessor. TryRLock compares the same for the two ranges that leave out readers.
 // TryAcquire does what TryLock does, except that permits beside which it may hold are not
 // in its way. If that fails, too, each goes on as Lock does.
-func (e *Entering) Txn(value string) Txn {
+func (e *Entering) Txn(values ...string) Txn {
 	t := e.t
 	txn := Txn{If: []clientv3.Cmp{t.absent()}, own: t.Key}
 	switch {
@@ -96,7 +97,7 @@ func (e *Entering) Txn(value string) Txn {
 	default:
 		txn.If = append(txn.If, e.alone(line.Prefix(t.Name)).WithPrefix())
 	}
-	txn.Then = append(txn.Then, t.put(value))
+	txn.Then = append(txn.Then, t.put(values[0]))
 	if e.reads { // it costs time, and the key is hardly ever there at first
 		txn.Else = []clientv3.Op{t.readOwn()}
 	}
@@ -145,7 +146,7 @@ type told struct {
 	by    line.Line // TryRLock: those that block it by the chance of their keys
 }
 
-// Read has what an answer shows of the line ready for the Judge that follows. In a line of
+// Read is as in Put. In a line of
 // thousands of permits it takes a while, so it is called before the mutex is taken: the put is its
 // call's own as long as it is under way. (TestWhatRunsUnderTheMutexIsBounded.)
 func (e *Entering) Read(a Answer) {
@@ -183,17 +184,13 @@ func (e *Entering) tried(a Answer, own line.Entry) (n int, ahead line.Ahead) {
 	return n, ahead.HeldBy(t.Name, a.read(3))
 }
 
-// Judge says what follows from an answer, and what is ahead of t in line. ahead is Unread if an
-// earlier copy has put the key.
-func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
+// Judge is as in Put.
+func (e *Entering) Judge(a Answer) (is Entrance) {
 	t := e.t
 	if !e.told.known {
 		e.Read(a)
 	}
-	defer func() { e.told.known = false }()
-	if a.Outcome == Answered && a.Succeeded {
-		t.sends()
-	}
+	e.told.known, e.ahead = false, line.Ahead{}
 	if a.Doubtful() {
 		// A copy may come late. etcd can carry it out as long as the lease lives.
 		t.sends()
@@ -201,22 +198,23 @@ func (e *Entering) Judge(a Answer) (is Entrance, ahead line.Ahead) {
 	}
 	if a.Outcome != Answered || a.Empty {
 		e.reads = true // shows whose the key is
-		return Unsure, line.Ahead{}
+		return Unsure
 	}
 	is = t.claimRevision(a, 0)
 	switch {
 	case is == Useless:
-		return Useless, line.Ahead{}
 	case e.try:
-		return e.judgeTry(a, is)
+		is, e.ahead = e.judgeTry(a, is)
 	case is != Queued:
-		return Useless, line.Ahead{} // it was there, and was deleted before it was read
+		is = Useless // it was there, and was deleted before it was read
 	case a.Succeeded:
-		return Queued, e.told.ahead
-	default:
-		return Queued, line.Ahead{} // by a copy: this answer shows no predecessors
+		e.ahead = e.told.ahead // else a copy has put it: this answer shows no predecessors
 	}
+	return is
 }
+
+// Ahead is as in Put, of the one ticket. It is Unread if an earlier copy has put the key.
+func (e *Entering) Ahead(int) line.Ahead { return e.ahead }
 
 // judgeTry is Judge for TryLock. is says whether its key was put, by this request or by an
 // earlier one whose answer was lost.

@@ -222,7 +222,7 @@ func (w *manyWorld) do(s manyStep) {
 	case mPut, mSilent, mDropped:
 		w.put(c, s)
 	case mAgain:
-		a := w.send(c.entry.Txn(c.names))
+		a := w.send(c.entry.Txn(c.names...))
 		a.Copies = true
 		w.entered(c, a)
 	case mLook:
@@ -257,8 +257,8 @@ func (w *manyWorld) put(c *manyCall, s manyStep) {
 		})
 		c.tickets = append(c.tickets, &k)
 	}
-	c.entry = ticket.EnterAll(nil, c.tickets, c.try, false)
-	txn := c.entry.Txn(c.names)
+	c.entry = ticket.EnterAll(c.tickets, c.try, false)
+	txn := c.entry.Txn(c.names...)
 	a := ticket.Answer{Outcome: ticket.Unknown}
 	switch s.verb {
 	case mPut:

@@ -3,6 +3,8 @@ package ticket
 import (
 	"encoding/binary"
 	"testing"
+
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // These let the exploration copy a world, and tell two worlds apart.
@@ -47,6 +49,12 @@ func (s *Slot) Once() *Slot {
 func (e Entering) Of(t *Ticket) Entering {
 	e.t = t
 	return e
+}
+
+// Judged is Judge, and what is ahead of the ticket then.
+func (e *Entering) Judged(a Answer) (is Entrance, ahead line.Ahead) {
+	is = e.Judge(a)
+	return is, e.ahead
 }
 
 // Of returns r for copies of its tickets.

@@ -57,7 +57,7 @@ func TestWhatAPutOfOneThatReadsSends(t *testing.T) {
 	stray := ticket.Answer{Revision: 20, Read: []*pb.RangeResponse{
 		read(), read(kv("config", 2, 1)), read(), read(kv("config", 2, 1)), read(),
 	}}
-	is, _ := e.Judge(stray)
+	is, _ := e.Judged(stray)
 	require.Equal(t, ticket.Unsure, is)
 	txn = e.Txn("")
 	for i := range 2 {
@@ -135,7 +135,7 @@ func TestWhatAPutOfOneThatReadsSays(t *testing.T) {
 func TestALookOfOneThatReads(t *testing.T) {
 	k := unsent(readID, &ticket.Slot{})
 	e := k.Enter(false, false)
-	_, ahead := e.Judge(ticket.Answer{
+	_, ahead := e.Judged(ticket.Answer{
 		Succeeded: true, Revision: 20,
 		Read: append(several(kvs(kv(oldID, 3, mine+1)), nil, nil), read(kv(oldID, 3, mine+1))),
 	})

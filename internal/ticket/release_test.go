@@ -49,7 +49,7 @@ func unsent(id string, slot *ticket.Slot) ticket.Ticket {
 func held(t *testing.T) *ticket.Ticket {
 	k := unsent(ownID, &ticket.Slot{})
 	e := k.Enter(false, false)
-	is, ahead := e.Judge(ticket.Answer{Succeeded: true, Revision: rev, Read: ahead()})
+	is, ahead := e.Judged(ticket.Answer{Succeeded: true, Revision: rev, Read: ahead()})
 	require.Equal(t, ticket.Queued, is)
 	require.True(t, ahead.Clear())
 	k.Hold()
@@ -309,7 +309,7 @@ func TestALateCopyOfAMoveDoesNothing(t *testing.T) {
 	k.Leave()
 	k = unsent(ownID, slot)
 	e := k.Enter(false, false)
-	_, _ = e.Judge(ticket.Answer{Succeeded: true, Revision: rev, Read: ahead()})
+	_, _ = e.Judged(ticket.Answer{Succeeded: true, Revision: rev, Read: ahead()})
 	k.Hold()
 	r := k.Release(nil)
 	r.MoveTo(least)
@@ -355,7 +355,7 @@ func requireJudged(t *testing.T, id string, rows []judgedPut) {
 		t.Run(row.promise, func(t *testing.T) {
 			k := unsent(id, &ticket.Slot{})
 			e := k.Enter(row.try, false)
-			is, ahead := e.Judge(row.answer)
+			is, ahead := e.Judged(row.answer)
 			says := is.String()
 			if is == ticket.Queued || is == ticket.Taken {
 				says += behind(ahead)
@@ -479,7 +479,7 @@ func TestWhatAPutInACrowdReads(t *testing.T) {
 	} {
 		t.Run(row.promise, func(t *testing.T) {
 			k, e := enter(false, false)
-			is, ahead := e.Judge(ticket.Answer{
+			is, ahead := e.Judged(ticket.Answer{
 				Succeeded: true, Read: []*pb.RangeResponse{row.read}, Revision: 20,
 			})
 			require.Equal(t, ticket.Queued, is)
@@ -521,7 +521,7 @@ func TestAPutInACrowdReadsTheLastKeyFirst(t *testing.T) {
 			require.True(t, otherwise[0].IsKeysOnly())
 			require.True(t, txn.Then[1].IsPut())
 
-			is, ahead := e.Judge(ticket.Answer{Succeeded: true, Read: row.read, Revision: 20})
+			is, ahead := e.Judged(ticket.Answer{Succeeded: true, Read: row.read, Revision: 20})
 			require.Equal(t, ticket.Queued, is)
 			require.Equal(t, row.says, behind(ahead))
 			require.Equal(t, row.tells, ticket.Tells(ahead))
@@ -572,7 +572,7 @@ func TestALeftoverIsNotClaimed(t *testing.T) {
 		again := unsent(nextID, &slot)
 		require.Equal(t, k.Key, again.Key, "the name is used again")
 		e = again.Enter(false, false)
-		is, _ := e.Judge(ticket.Answer{
+		is, _ := e.Judged(ticket.Answer{
 			Read: []*pb.RangeResponse{read(kv(ownID, row.rev, mine))},
 		})
 		require.Equal(t, row.says, is, "revision %d", row.rev)

@@ -10,8 +10,7 @@ import (
 )
 
 // A Several puts the keys of several tickets on one lease, each in the line of another
-// lock, in one transaction: all of them, or none. It does what an Entering of each does. Of
-// one ticket it is the Entering of that.
+// lock, in one transaction: all of them, or none. It does what an Entering of each does.
 //
 // Invariant: the keys get one create revision, and the tickets are Queued only if all keys
 // have that revision. Then a contender with keys waits only for keys of lower revisions, in
@@ -20,18 +19,33 @@ import (
 // TestKeysOfUnequalRevisionsAreGivenUp.)
 type Several []Entering
 
-// EnterAll begins to put the keys of tickets, as Enter does for one. It appends to s.
-func EnterAll(s Several, tickets []*Ticket, try, owner bool) Several {
-	for _, t := range tickets {
-		e := t.Enter(try, owner)
-		e.reads = e.reads || len(tickets) > 1 // if an earlier copy has put the keys, each has to show
-		s = append(s, e)
+// A Put puts the key of one ticket, as an Entering, or those of several, as a Several.
+type Put interface {
+	// Txn is the next transaction to send, with the values of the keys.
+	Txn(values ...string) Txn
+
+	// Read has what an answer shows of the lines ready for the Judge that follows.
+	Read(a Answer)
+
+	// Judge says what follows from an answer.
+	Judge(a Answer) Entrance
+
+	// Ahead is what is ahead of the i-th ticket in its line, by the answer that was judged.
+	Ahead(i int) line.Ahead
+}
+
+// EnterAll begins to put the keys of tickets, as Enter does for one.
+func EnterAll(tickets []*Ticket, try, owner bool) Several {
+	s := make(Several, len(tickets))
+	for i, t := range tickets {
+		s[i] = t.Enter(try, owner)
+		s[i].reads = true // if an earlier copy has put the keys, each has to show
 	}
 	return s
 }
 
 // Txn is the next transaction to send, with the values of the keys.
-func (s Several) Txn(values []string) (all Txn) {
+func (s Several) Txn(values ...string) (all Txn) {
 	for i := range s {
 		txn := s[i].Txn(values[i])
 		s[i].then, s[i].rest = ranges(txn.Then), ranges(txn.Else)
@@ -93,7 +107,7 @@ func (s Several) Read(a Answer) {
 func (s Several) Judge(a Answer) (is Entrance) {
 	var told [Useless + 1]int
 	for e, part := range s.parts(a) {
-		is, e.ahead = e.Judge(part)
+		is = e.Judge(part)
 		told[is]++
 	}
 	switch {

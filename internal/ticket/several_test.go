@@ -33,8 +33,8 @@ func keyAt(key string, rev, lease int64) *pb.RangeResponse {
 // each, so that 32 names are below etcd's limit of 128.
 func TestWhatAPutOfSeveralSends(t *testing.T) {
 	tickets, keys := both(t)
-	e := ticket.EnterAll(nil, tickets, false, false)
-	txn := e.Txn([]string{"1", "2"})
+	e := ticket.EnterAll(tickets, false, false)
+	txn := e.Txn("1", "2")
 	require.Len(t, txn.If, 2)
 	require.Len(t, txn.Then, 6)
 	require.Len(t, txn.Else, 2)
@@ -44,8 +44,8 @@ func TestWhatAPutOfSeveralSends(t *testing.T) {
 		require.Equal(t, key, string(txn.Then[3*i+2].KeyBytes()))
 		require.Equal(t, key, string(txn.Else[i].KeyBytes()))
 	}
-	e = ticket.EnterAll(nil, tickets, true, false)
-	txn = e.Txn([]string{"1", "2"})
+	e = ticket.EnterAll(tickets, true, false)
+	txn = e.Txn("1", "2")
 	require.Len(t, txn.If, 4, "that neither its key nor another is there, of each")
 	for i, n := range []string{"x", "y"} {
 		c := wireOf(txn, false).in.Compare[2*i+1]
@@ -69,10 +69,10 @@ func TestKeysOfUnequalRevisionsAreGivenUp(t *testing.T) {
 	} {
 		for _, try := range []bool{false, true} {
 			tickets, keys := both(t)
-			e := ticket.EnterAll(nil, tickets, try, false)
-			e.Txn([]string{"1", "2"})
+			e := ticket.EnterAll(tickets, try, false)
+			e.Txn("1", "2")
 			require.Equal(t, ticket.Unsure, e.Judge(ticket.Answer{Outcome: ticket.Unknown}))
-			e.Txn([]string{"1", "2"})
+			e.Txn("1", "2")
 			a := ticket.Answer{Revision: 30}
 			for i, rev := range []int64{row.x, row.y} {
 				found := read()
@@ -95,8 +95,8 @@ func TestKeysOfUnequalRevisionsAreGivenUp(t *testing.T) {
 // A put of several is Taken if one of the names is, and says which.
 func TestAPutOfSeveralIsTakenByOne(t *testing.T) {
 	tickets, _ := both(t)
-	e := ticket.EnterAll(nil, tickets, true, false)
-	e.Txn([]string{"1", "2"})
+	e := ticket.EnterAll(tickets, true, false)
+	e.Txn("1", "2")
 	require.Equal(t, ticket.Taken, e.Judge(ticket.Answer{Revision: 30, Read: []*pb.RangeResponse{
 		read(), read(), read(), keyAt(line.Prefix("y")+oldID, 3, mine+1),
 	}}))
@@ -125,8 +125,8 @@ func TestWhatAReleaseOfSeveralSays(t *testing.T) {
 		{"all are gone, by a copy", 0, 0, true, ticket.Done, 0, ticket.Untold},
 	} {
 		tickets, keys := both(t)
-		e := ticket.EnterAll(nil, tickets, false, false)
-		e.Txn([]string{"1", "2"})
+		e := ticket.EnterAll(tickets, false, false)
+		e.Txn("1", "2")
 		require.Equal(t, ticket.Queued,
 			e.Judge(ticket.Answer{Succeeded: true, Revision: 20, Read: []*pb.RangeResponse{
 				read(), read(), read(), read(),

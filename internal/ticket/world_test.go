@@ -410,7 +410,7 @@ func (w *world) answered(i, epoch int, a ticket.Answer, noLease, final, late boo
 	switch e.phase {
 	case entering:
 		compared := e.comparesNewer()
-		is, ahead := e.entering.Judge(a)
+		is, ahead := e.entering.Judged(a)
 		if a.Doubtful() {
 			w.retire(at, l)
 		}
