@@ -229,6 +229,19 @@ func (c *claim) takePlacesLocked() bool {
 	return true
 }
 
+// newPlaceLocked takes a place for c on the lease of an account, which is the current one and
+// usable.
+func newPlaceLocked(c *claim, k *queue.Account) *place {
+	p := &place{m: c.m, local: c.local}
+	k.TakeLocked(&p.Place, queue.Seat{
+		Line: &c.local.Line, Shape: c.Shape, Listens: c.m.cfg.recall > 0, Owner: p,
+	})
+	if c.waiter.Shares {
+		c.local.queue.Gather() // a waiter that comes from here on may come after the put
+	}
+	return p
+}
+
 // advance takes places, unless the claims are placed, puts their keys, unless these stand in line,
 // waits for the contenders ahead of them, and begins the holds. The error is queue.ErrTaken if the
 // call only tries and a contender is ahead, and queue.ErrAnew if a place is lost.
@@ -272,7 +285,7 @@ func (c *claim) put(ctx context.Context) (*hold, error) {
 			return nil, context.Cause(ctx)
 		}
 		for i, o := range c.all {
-			values[i] = o.place.value()
+			values[i] = o.m.cfg.texts[o.Kind].Since(time.Now(), o.place.Lease.TTL)
 		}
 		done := c.m.s.etcd.Commit(ctx, &retry, keys.Txn(values...))
 		if h, known, err := c.entered(keys, done); known {
@@ -312,7 +325,7 @@ func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *hold, known bool
 			o.place.QueuedLocked(ahead, done.Epoch)
 		} else {
 			o.place.Ahead = ahead
-			o.place.MeetsLocked(ahead)
+			o.place.MeetsLocked(ahead.Unlike)
 		}
 	}
 	switch entrance {

@@ -234,7 +234,7 @@ func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
 // leaveTurnLocked ends the turn of c if other claims share it. Otherwise it passes the turn on,
 // with put.
 func (c *claim) leaveTurnLocked(put *place) {
-	if c.local.queue.Part(&c.waiter) {
+	if c.Kind != line.Exclusive && c.local.queue.Part(&c.waiter) {
 		c.local.MarkLocked()
 		if put != nil {
 			put.AbandonLocked(false)

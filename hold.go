@@ -93,7 +93,9 @@ func (h *hold) becomesLocked(next holdState, why error) {
 		if h.timer != nil {
 			h.timer.Stop()
 		}
-		h.recall.stopLocked()
+		if h.recall != nil {
+			h.recall.stopLocked()
+		}
 	}
 	if next == holdGone {
 		h.place.Refs--

@@ -12,8 +12,7 @@ import (
 func (n *localLine) handOffLocked(h *hold) bool {
 	p, most := h.place, h.m.cfg.handoff
 	first := n.queue.First()
-	if most == 0 || !h.claim.exclusive() ||
-		first == nil || !first.Value.exclusive() || first.Value.together ||
+	if most == 0 || first == nil || !first.Value.exclusive() || first.Value.together ||
 		!p.tellsOf(first.Value) || !p.LastsLocked() {
 		return false
 	}
@@ -34,7 +33,7 @@ func (n *localLine) handOffLocked(h *hold) bool {
 // given up once a view shows other keys in line, or there is no view.
 func (n *localLine) lingerLocked(h *hold) bool {
 	p, linger := h.place, h.m.cfg.linger
-	if linger == 0 || h.m.closed || !h.claim.exclusive() || n.queue.Waiting() > 0 ||
+	if linger == 0 || h.m.closed || n.queue.Waiting() > 0 ||
 		!p.tellsOf(h.claim) || !p.LastsLocked() {
 		return false
 	}

@@ -163,8 +163,7 @@ func (n *localLine) nextLocked() *place {
 // in between. TestAReadTakesOverNoPlaceThatWasPutBeforeItCame.)
 func (n *localLine) passTurnLocked(put *place) {
 	first := n.queue.First()
-	late := first != nil && first.Value.reads() && !n.queue.Early(first) &&
-		first.Standing() != turn.Next
+	late := first != nil && first.Shares && !n.queue.Early(first) && first.Standing() != turn.Next
 	next, ok := n.queue.Pass()
 	n.MarkLocked()
 	if put != nil && (!ok || late || next.Shape != put.Ticket.Shape ||
@@ -301,12 +300,13 @@ type markedLines struct {
 	settling bool // a goroutine makes the admissions that are left
 }
 
-// MarkLocked notes that something has changed on which n's admission depends.
+// MarkLocked notes that something has changed on which n's admission depends: that of a waiter. One
+// that comes later marks n itself.
 func (n *localLine) MarkLocked() {
 	if n.asking != nil {
 		n.asking.tellLocked()
 	}
-	if !n.marked {
+	if !n.marked && n.queue.Waiting() > 0 {
 		n.marked, n.markedNext, n.s.marked.last = true, n.s.marked.last, n
 	}
 }

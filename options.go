@@ -1,7 +1,6 @@
 package etcdlock
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -404,11 +403,6 @@ var identity = sync.OnceValues(func() (host string, pid int) {
 	return strings.ToValidUTF8(host, "?"), os.Getpid()
 })
 
-// value is the value of a key of a kind that is put now, with a lease of a TTL.
-func (c *config) value(k line.Kind, ttl time.Duration) string {
-	return c.texts[k].Since(time.Now(), ttl)
-}
-
 // checkName returns an error if name cannot be the name of a lock.
 func checkName(name string) error {
 	switch {
@@ -434,14 +428,6 @@ func checkClient(client *clientv3.Client) error {
 	}
 	if client.KV == nil || client.Lease == nil || client.Watcher == nil {
 		return errors.New("etcdlock: the client has no KV, Lease or Watcher; make it with clientv3.New")
-	}
-	return nil
-}
-
-// checkContext returns an error if call op on the lock name was given a nil ctx.
-func checkContext(ctx context.Context, op, name string) error {
-	if ctx == nil {
-		return failed(op, name, errors.New("nil context"))
 	}
 	return nil
 }

@@ -28,20 +28,6 @@ type place struct {
 	settling bool             // holds follow what has happened to the key or the lease
 }
 
-// newPlaceLocked takes a place for c on the lease of an account, which is the current one and
-// usable.
-func newPlaceLocked(c *claim, k *queue.Account) *place {
-	p := &place{m: c.m, local: c.local}
-	k.TakeLocked(&p.Place, queue.Seat{
-		Line: &c.local.Line, Shape: c.Shape, Listens: c.m.cfg.recall > 0, Owner: p,
-	})
-	c.local.queue.Gather() // a waiter that comes from here on may come after the put
-	return p
-}
-
-// value is the value of p's key, which is put now.
-func (p *place) value() string { return p.m.cfg.value(p.Ticket.Kind, p.Lease.TTL) }
-
 // kept is the value of p's key where that stays from now on though its hold has ended here, until
 // a time: with the info that SetInfo has set, if it was called.
 func (p *place) kept(until time.Time) string {
@@ -119,12 +105,9 @@ func (p *place) noticeLocked(left int) {
 
 // MeetsLocked is as in queue.Owner. It warns once for each limit other than its own that a
 // Semaphore meets in line.
-func (p *place) MeetsLocked(ahead line.Ahead) {
+func (p *place) MeetsLocked(unlike line.Line) {
 	m := p.m
-	if m.limit == 0 {
-		return
-	}
-	for _, e := range ahead.Unlike {
+	for _, e := range unlike {
 		other := e.Shape().Limit
 		if _, met := m.limits[other]; met {
 			continue

@@ -211,7 +211,7 @@ func (c *recallState) noticeLocked(h *hold, r line.Recall, now time.Time) {
 
 // stopLocked stops the timer.
 func (c *recallState) stopLocked() {
-	if c != nil && c.timer != nil {
+	if c.timer != nil {
 		c.timer.Stop()
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -40,7 +41,10 @@ func (h *hold) unlockLocked(ctx context.Context) error {
 	for _, o := range h.all {
 		o.ofHandle.Remove()
 	}
-	err := h.lossLocked()
+	var err error
+	if h.state == holdGone {
+		err = h.lossLocked()
+	}
 	var r *release
 	frees := h.freesLocked()
 	if frees {
@@ -109,23 +113,24 @@ func (h *hold) freeLocked(spare bool) *release {
 		h.place.Account.ReleasedLocked()
 		return nil
 	}
-	spare = spare && !s.leases.ClosedLocked()
-	until := h.staysUntil(spare)
-	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
-		h.place.Account.ReleasedLocked()
-		return nil
+	var until time.Time
+	if spare && h.mayKeep() && !s.leases.ClosedLocked() {
+		if least := h.began.Add(h.m.cfg.minHold); time.Now().Before(least) {
+			until = least
+		}
+		n := h.place.local
+		if until.IsZero() && (n.handOffLocked(h) || n.lingerLocked(h)) {
+			h.place.Account.ReleasedLocked()
+			return nil
+		}
 	}
 	return h.releaseLocked(until)
 }
 
-// staysUntil is until when the key of h stays, which has ended: by WithMinHold, if spare is set. It
-// is the zero time if the key goes now.
-func (h *hold) staysUntil(spare bool) time.Time {
-	until := h.began.Add(h.m.cfg.minHold)
-	if spare && h.claim.exclusive() && time.Now().Before(until) {
-		return until
-	}
-	return time.Time{}
+// mayKeep reports whether the options of h may have its key stay after its Unlock.
+func (h *hold) mayKeep() bool {
+	c := h.m.cfg
+	return h.claim.Kind == line.Exclusive && (c.handoff > 0 || c.linger > 0 || c.minHold > 0)
 }
 
 // releaseLocked begins the release of h, which is to be sent. Its key goes now, or stays until a
@@ -134,7 +139,7 @@ func (h *hold) releaseLocked(until time.Time) *release {
 	r := &release{h: h}
 	if !until.IsZero() {
 		r.stay = newStay(h.place, until)
-	} else if len(h.all) == 1 && h.place.local.queue.Sharing() == 0 {
+	} else if len(h.all) == 1 && (h.claim.Kind == line.Exclusive || h.place.local.queue.Sharing() == 0) {
 		r.put = h.place.local.nextLocked()
 	}
 	var next *ticket.Ticket
@@ -170,13 +175,18 @@ func (r *release) send(ctx context.Context) error {
 	retry := attempt.Backoff{Policy: attempt.Urgent}
 	for {
 		done := r.attempt(ctx, &retry)
-		// Called without mu: ctx may come from a hold of the Session, whose Err locks mu.
-		final := done.Err != nil && (attempt.Refused(done.Err) || ctx.Err() != nil || s.etcd.Closed())
-		switch verdict, err := r.answered(done, final, whyUntold(ctx, done)); verdict {
+		var final bool
+		var untold []error
+		if done.Err != nil {
+			// Called without mu: ctx may come from a hold of the Session, whose Err locks mu.
+			final = attempt.Refused(done.Err) || ctx.Err() != nil || s.etcd.Closed()
+			untold = whyUntold(ctx, done.Err)
+		}
+		switch verdict, err := r.answered(done, final, untold); verdict {
 		case ticket.AgainAlone:
 		case ticket.Again:
 			if done.Err != nil && retry.Wait(ctx, s.etcd.Caller) != nil {
-				return r.giveUp(whyUntold(ctx, done))
+				return r.giveUp(whyUntold(ctx, done.Err))
 			}
 		default:
 			return err
@@ -196,13 +206,13 @@ func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outc
 	}
 	var value string
 	switch {
-	case r.Together():
-		value = r.put.value()
-	case r.Moves():
+	case r.put != nil && r.Together():
+		value = r.put.m.cfg.texts[r.put.Ticket.Kind].Since(time.Now(), r.put.Lease.TTL)
+	case r.stay != nil && r.Moves():
 		value = r.h.place.kept(r.stay.until)
 	}
 	done := s.etcd.Commit(ctx, retry, r.Txn(value))
-	if r.Moves() && done.Err != nil && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
+	if done.Err != nil && r.Moves() && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
 		r.MoveTo(0) // it took so long that the lease has expired, or etcd was set back
 	}
 	return done
@@ -218,17 +228,15 @@ func (r *release) unconfirmed(reasons ...error) error {
 
 // whyUntold is why the outcome of a release is unknown: etcd's error alone, or that and the
 // end of ctx.
-func whyUntold(ctx context.Context, done etcd.Outcome) (reasons []error) {
+func whyUntold(ctx context.Context, err error) []error {
 	cause := context.Cause(ctx)
 	switch {
-	case done.Err == nil:
-		return nil
 	case ctx.Err() == nil:
-		return []error{done.Err}
-	case errors.Is(cause, done.Err): // it says more
+		return []error{err}
+	case errors.Is(cause, err): // it says more
 		return []error{cause}
 	}
-	return []error{done.Err, cause}
+	return []error{err, cause}
 }
 
 // answered has the ticket judge the answer to a release, and notes what happened to the key and
@@ -236,10 +244,12 @@ func whyUntold(ctx context.Context, done etcd.Outcome) (reasons []error) {
 // Unless the verdict is to send the release again, it is over with the error that send returns.
 func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticket.Verdict, error) {
 	s := r.h.m.s
-	r.Read(done.Answer)
+	if r.put != nil {
+		r.Read(done.Answer)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r.Together() && done.Err != nil && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
+	if done.Err != nil && r.Together() && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
 		r.put.Lease.EndRevokedLocked(done.Err) // which p may be on, too
 	}
 	a := done.Answer
@@ -263,16 +273,18 @@ func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticke
 			o.place.AbandonLocked(false)
 		}
 	}
+	if f.Verdict == ticket.Done {
+		return f.Verdict, r.overLocked(nil)
+	}
 	return f.Verdict, r.endsLocked(f, untold)
 }
 
-// endsLocked ends the release with the error that send returns, unless it is to be sent again.
+// endsLocked ends a release that is not Done with the error that send returns, unless it is to be
+// sent again.
 func (r *release) endsLocked(f ticket.Finding, untold []error) error {
 	switch f.Verdict {
 	case ticket.Again, ticket.AgainAlone:
 		return nil
-	case ticket.Done:
-		return r.overLocked(nil)
 	case ticket.Lost:
 		return r.overLocked(r.holdOf(f.Of).lost(reasonOf(f.Reason)))
 	}

@@ -2724,8 +2724,8 @@ var mutants = []mutant{
 	{
 		name: "a least time does not keep a hold from the Session's own goroutines",
 		why:  "The name stays taken by its process, as others see it. But the job runs twice, in one process.",
-		edits: []edit{{"release.go", `	if until.IsZero() && spare &&`,
-			`	if spare &&`}},
+		edits: []edit{{"release.go", `		if until.IsZero() && (n.hand`,
+			`		if (n.hand`}},
 		killers: []killer{inArea("holders", "TestALeastTimeIsForTheGoroutinesOfTheSessionToo")},
 	},
 	{

@@ -218,5 +218,8 @@ func (n *Line) ForgetLocked() {
 
 // DelayLocked is for how long no hold begins in n at a key that was not held before.
 func (n *Line) DelayLocked(now time.Time) time.Duration {
+	if n.keys.setBack.noticed.IsZero() {
+		return 0
+	}
 	return n.delay.left(now, n.keys.setBack)
 }

@@ -60,8 +60,8 @@ type Owner interface {
 	// RecalledLocked says that the key was recalled: Place.Recall is the request.
 	RecalledLocked()
 
-	// MeetsLocked says which contenders are ahead of the place.
-	MeetsLocked(ahead line.Ahead)
+	// MeetsLocked says which permits ahead of the place count on another limit, one for each.
+	MeetsLocked(unlike line.Line)
 
 	// EndContexts ends the contexts of the holds that have ended at the place.
 	EndContexts()
@@ -244,11 +244,15 @@ func (p *Place) setLine(ahead line.Ahead, at *etcd.Epoch) {
 func (p *Place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
 	p.Ahead, p.epoch = ahead, told
 	p.line.local.MarkLocked()
-	p.line.meetsLocked(ahead.Longest)
+	if ahead.Longest > 0 {
+		p.line.meetsLocked(ahead.Longest)
+	}
 	for _, e := range ahead.Last[max(0, len(ahead.Last)-guard.Piece):] { // a permit may have many
 		p.keys.suspectOrphanLocked(e)
 	}
-	p.owner.MeetsLocked(ahead)
+	if len(ahead.Unlike) > 0 {
+		p.owner.MeetsLocked(ahead.Unlike)
+	}
 }
 
 // lengthOf is the length of p's line, as far as is known.

@@ -90,9 +90,8 @@ func (s *session) put(t *testing.T, p *Place) {
 	done := s.etcd.Commit(t.Context(), &retry, entering.Txn("value"))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	is, ahead := entering.Judge(done.Answer)
-	require.Equal(t, ticket.Queued, is)
-	p.QueuedLocked(ahead, done.Epoch)
+	require.Equal(t, ticket.Queued, entering.Judge(done.Answer))
+	p.QueuedLocked(entering.Ahead(0), done.Epoch)
 }
 
 // It is the Lines, the Local and the Owner of all that is here.
@@ -114,7 +113,7 @@ func (s *session) RefuseLocked(error) {}
 
 func (s *session) EndsLocked()            {}
 func (s *session) RecalledLocked()        {}
-func (s *session) MeetsLocked(line.Ahead) {}
+func (s *session) MeetsLocked(line.Line) {}
 func (s *session) EndContexts()           {}
 func (s *session) Removing()              {}
 func (s *session) Removed()               {}
