@@ -229,19 +229,6 @@ func (c *claim) takePlacesLocked() bool {
 	return true
 }
 
-// newPlaceLocked takes a place for c on the lease of an account, which is the current one and
-// usable.
-func newPlaceLocked(c *claim, k *queue.Account) *place {
-	p := &place{m: c.m, local: c.local}
-	k.TakeLocked(&p.Place, queue.Seat{
-		Line: &c.local.Line, Shape: c.Shape, Listens: c.m.cfg.recall > 0, Owner: p,
-	})
-	if c.waiter.Shares {
-		c.local.queue.Gather() // a waiter that comes from here on may come after the put
-	}
-	return p
-}
-
 // advance takes places, unless the claims are placed, puts their keys, unless these stand in line,
 // waits for the contenders ahead of them, and begins the holds. The error is queue.ErrTaken if the
 // call only tries and a contender is ahead, and queue.ErrAnew if a place is lost.

@@ -224,24 +224,11 @@ func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
 		}
 		c.place = nil
 		locked = n.aheadLocked()
-		c.leaveTurnLocked(p)
+		n.endTurnLocked(c, p)
 	default:
 		return c.hold, nil
 	}
 	return nil, locked
-}
-
-// leaveTurnLocked ends the turn of c if other claims share it. Otherwise it passes the turn on,
-// with put.
-func (c *claim) leaveTurnLocked(put *place) {
-	if c.Kind != line.Exclusive && c.local.queue.Part(&c.waiter) {
-		c.local.MarkLocked()
-		if put != nil {
-			put.AbandonLocked(false)
-		}
-	} else {
-		c.local.passTurnLocked(put)
-	}
 }
 
 // hasTurnLocked tells c that its turn has come, with the place that was put for it or nil.

@@ -41,7 +41,7 @@ func (m *Mutex) Close(ctx context.Context) error {
 	if m.own {
 		return s.close(ctx)
 	}
-	ctx, cancel := s.releaseContext(ctx, m.covers, closeGrace)
+	ctx, cancel := releaseContext(ctx, s, m.covers, closeGrace)
 	defer cancel()
 
 	s.mu.Lock()
@@ -153,7 +153,7 @@ func (s *session) close(ctx context.Context) error {
 	if ctx == nil {
 		return errors.New("etcdlock: close: nil context")
 	}
-	ctx, cancel := s.releaseContext(ctx, func(h *hold) bool { return h.m.s == s }, closeGrace)
+	ctx, cancel := releaseContext(ctx, s, func(h *hold) bool { return h.m.s == s }, closeGrace)
 	defer cancel()
 	if ctx.Done() == nil {
 		ttl := s.leases.LongestTTL()
@@ -243,39 +243,3 @@ func (s *session) isLastClosing() bool {
 	s.closing--
 	return false
 }
-
-// releaseContext returns the context that bounds a release that is called with ctx. If ctx has
-// ended already it is ignored, and ifEnded is the bound. If it comes from a hold that the
-// release ends, it would end with that hold. Then the bounds are its deadline, the end of
-// the parent of the hold's context, and releaseTime. (A cancel below the hold's context
-// looks the same as the hold's end.)
-func (s *session) releaseContext(
-	ctx context.Context, ends func(*hold) bool, ifEnded time.Duration,
-) (context.Context, context.CancelFunc) {
-	if ctx.Err() != nil {
-		over := &attempt.BoundError{Of: "a release whose context had ended", Most: ifEnded}
-		return context.WithTimeoutCause(context.WithoutCancel(ctx), ifEnded, over)
-	}
-	var outermost *holdContext
-	for c := holdContextOf(ctx); c != nil; c = c.outer() {
-		if ends(c.hold) {
-			outermost = c
-		}
-	}
-	if outermost == nil {
-		return ctx, func() {}
-	}
-	own := context.WithoutCancel(ctx)
-	stop := func() {}
-	if deadline, ok := ctx.Deadline(); ok {
-		own, stop = context.WithDeadline(own, deadline)
-	}
-	most := s.releaseTime()
-	over := &attempt.BoundError{Of: "a release whose context ends with the hold", Most: most}
-	own, cancel := context.WithTimeoutCause(own, most, over)
-	forget := context.AfterFunc(outermost.parent, cancel)
-	return own, func() { forget(); cancel(); stop() }
-}
-
-// releaseTime is how long a release may take if its context does not bound it.
-func (s *session) releaseTime() time.Duration { return min(s.cfg.ttl, releaseBound) }

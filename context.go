@@ -2,7 +2,6 @@ package etcdlock
 
 import (
 	"context"
-	"errors"
 	"reflect"
 	"time"
 
@@ -78,14 +77,6 @@ func RecallFrom(ctx context.Context) <-chan struct{} {
 		return nil
 	}
 	return c.hold.recall.told
-}
-
-// checkContext returns an error if call op on the lock name was given a nil ctx.
-func checkContext(ctx context.Context, op, name string) error {
-	if ctx == nil {
-		return failed(op, name, errors.New("nil context"))
-	}
-	return nil
 }
 
 // holdKey is the key of a context's innermost holdContext.

@@ -176,7 +176,7 @@ func (h *hold) OverSafe() { time.AfterFunc(0, h.check) }
 func (h *hold) clearLocked() {
 	for _, h := range h.all {
 		h.place.clearLocked()
-		h.claim.leaveTurnLocked(nil)
+		h.place.local.endTurnLocked(h.claim, nil)
 		if h.warns != nil {
 			h.warns.Stop()
 		}

@@ -47,7 +47,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	s := h.m.s
 	together := h.hold.all
 	ends := func(ended *hold) bool { return slices.Contains(together, ended) }
-	ctx, cancel := s.releaseContext(ctx, ends, s.releaseTime())
+	ctx, cancel := releaseContext(ctx, s, ends, releaseTime(s))
 	defer cancel()
 
 	s.mu.Lock()

@@ -143,7 +143,7 @@ func (n *localLine) aheadLocked() *LockedError {
 }
 
 // nextLocked chooses the next waiter, and takes a place for it if there is a lease. The owner's
-// release must put the place's key and then call passTurnLocked.
+// release must put the place's key and then call endTurnLocked.
 func (n *localLine) nextLocked() *place {
 	if first := n.queue.First(); first == nil || first.Value.Try || first.Value.together {
 		return nil // a key that is put so stands in line, whatever is before it, and alone
@@ -155,13 +155,37 @@ func (n *localLine) nextLocked() *place {
 	return nil
 }
 
-// passTurnLocked hands the turn to the next waiter, with put, the place whose key stands in line
-// for it, or nil. Without a waiter the local line is free. A place is of no use to a claim that
-// holds in another way, that does not wait in line, that puts several keys, or of which its value
-// is not true. (A read may hold at a key with the value of another read: so it is in a cohort. But
-// do not pass a place on to a read that came after the put: it would overtake the writers that came
-// in between. TestAReadTakesOverNoPlaceThatWasPutBeforeItCame.)
-func (n *localLine) passTurnLocked(put *place) {
+// newPlaceLocked takes a place for c on the lease of an account, which is the current one and
+// usable.
+func newPlaceLocked(c *claim, k *queue.Account) *place {
+	p := &place{m: c.m, local: c.local}
+	k.TakeLocked(&p.Place, queue.Seat{
+		Line: &c.local.Line, Shape: c.Shape, Listens: c.m.cfg.recall > 0, Owner: p,
+	})
+	if c.waiter.Shares {
+		c.local.queue.Gather() // a waiter that comes from here on may come after the put
+	}
+	return p
+}
+
+// endTurnLocked ends the turn of c. If other claims share the turn they go on with it, and put is
+// given up. Otherwise the next waiter has the turn, with put: the place whose key stands in line
+// for it, or nil. Without a waiter the local line is free.
+//
+// A claim cannot use the place if its kind differs, if it only tries, if it locks several names, or
+// if the key's value does not describe it. (A read may hold at a key with the value of another
+// read: so it is in a cohort.)
+//
+// Do not pass a place on to a read that came after the put: it would overtake the writers that came
+// in between. (TestAReadTakesOverNoPlaceThatWasPutBeforeItCame)
+func (n *localLine) endTurnLocked(c *claim, put *place) {
+	if c.Kind != line.Exclusive && n.queue.Part(&c.waiter) {
+		n.MarkLocked()
+		if put != nil {
+			put.AbandonLocked(false)
+		}
+		return
+	}
 	first := n.queue.First()
 	late := first != nil && first.Shares && !n.queue.Early(first) && first.Standing() != turn.Next
 	next, ok := n.queue.Pass()

@@ -231,7 +231,7 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 // unlock releases m's hold; if only is not nil, then only that very hold.
 func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 	s := m.s
-	ctx, cancel := s.releaseContext(ctx, m.covers, s.releaseTime())
+	ctx, cancel := releaseContext(ctx, s, m.covers, releaseTime(s))
 	defer cancel()
 
 	s.mu.Lock()

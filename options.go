@@ -1,6 +1,7 @@
 package etcdlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -428,6 +429,14 @@ func checkClient(client *clientv3.Client) error {
 	}
 	if client.KV == nil || client.Lease == nil || client.Watcher == nil {
 		return errors.New("etcdlock: the client has no KV, Lease or Watcher; make it with clientv3.New")
+	}
+	return nil
+}
+
+// checkContext returns an error if call op on the lock name was given a nil ctx.
+func checkContext(ctx context.Context, op, name string) error {
+	if ctx == nil {
+		return failed(op, name, errors.New("nil context"))
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -30,7 +31,7 @@ type release struct {
 func (h *hold) unlockLocked(ctx context.Context) error {
 	s := h.m.s
 	h.depth--
-	if h.nestedLocked() {
+	if slices.ContainsFunc(h.all, func(o *hold) bool { return o.depth > 0 }) { // some nest
 		err := h.lossLocked()
 		s.mu.Unlock()
 		return err
@@ -58,17 +59,6 @@ func (h *hold) unlockLocked(ctx context.Context) error {
 		return err
 	}
 	return r.send(ctx)
-}
-
-// nestedLocked reports whether Locks that are not unlocked yet nest in h, or in a hold that ends
-// together with h.
-func (h *hold) nestedLocked() bool {
-	for _, o := range h.all {
-		if o.depth > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // free is freeLocked for callers that do not hold mu, and after the contexts have ended.
@@ -109,7 +99,7 @@ func (h *hold) freeLocked(spare bool) *release {
 	}
 	if h.place.Refs > 0 {
 		h.reportReleased()
-		h.claim.leaveTurnLocked(nil)
+		h.place.local.endTurnLocked(h.claim, nil)
 		h.place.Account.ReleasedLocked()
 		return nil
 	}
@@ -139,7 +129,8 @@ func (h *hold) releaseLocked(until time.Time) *release {
 	r := &release{h: h}
 	if !until.IsZero() {
 		r.stay = newStay(h.place, until)
-	} else if len(h.all) == 1 && (h.claim.Kind == line.Exclusive || h.place.local.queue.Sharing() == 0) {
+	} else if exclusive := h.claim.Kind == line.Exclusive; len(h.all) == 1 &&
+		(exclusive || h.place.local.queue.Sharing() == 0) {
 		r.put = h.place.local.nextLocked()
 	}
 	var next *ticket.Ticket
@@ -167,7 +158,7 @@ func (h *hold) releaseLocked(until time.Time) *release {
 func (r *release) send(ctx context.Context) error {
 	s := r.h.m.s
 	if ctx.Done() == nil {
-		over := &attempt.BoundError{Of: "a release without a deadline", Most: s.releaseTime()}
+		over := &attempt.BoundError{Of: "a release without a deadline", Most: releaseTime(s)}
 		bounded, cancel := context.WithTimeoutCause(ctx, over.Most, over)
 		defer cancel()
 		ctx = bounded
@@ -351,13 +342,13 @@ func (r *release) overLocked(err error) error {
 	for _, h := range h.all {
 		if errors.Is(err, ErrLost) {
 			h.reportLost(err)
-		} else {
+		} else if h.m.cfg.trace.Released != nil {
 			h.reportReleased()
 		}
 		if errors.Is(err, ErrUnconfirmed) {
 			h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
 		}
-		h.claim.leaveTurnLocked(r.put)
+		h.place.local.endTurnLocked(h.claim, r.put)
 	}
 	return err
 }
@@ -369,3 +360,39 @@ func (h *hold) certainLocked() bool {
 	l.CheckLocked(now)
 	return !l.HasEndedLocked() && (h.most.IsZero() || lease.Before(now, h.most))
 }
+
+// releaseContext returns the context that bounds a release that is called with ctx. If ctx has
+// ended already it is ignored, and ifEnded is the bound. If it comes from a hold that the
+// release ends, it would end with that hold. Then the bounds are its deadline, the end of
+// the parent of the hold's context, and releaseTime. (A cancel below the hold's context
+// looks the same as the hold's end.)
+func releaseContext(
+	ctx context.Context, s *session, ends func(*hold) bool, ifEnded time.Duration,
+) (context.Context, context.CancelFunc) {
+	if ctx.Err() != nil {
+		over := &attempt.BoundError{Of: "a release whose context had ended", Most: ifEnded}
+		return context.WithTimeoutCause(context.WithoutCancel(ctx), ifEnded, over)
+	}
+	var outermost *holdContext
+	for c := holdContextOf(ctx); c != nil; c = c.outer() {
+		if ends(c.hold) {
+			outermost = c
+		}
+	}
+	if outermost == nil {
+		return ctx, func() {}
+	}
+	own := context.WithoutCancel(ctx)
+	stop := func() {}
+	if deadline, ok := ctx.Deadline(); ok {
+		own, stop = context.WithDeadline(own, deadline)
+	}
+	most := releaseTime(s)
+	over := &attempt.BoundError{Of: "a release whose context ends with the hold", Most: most}
+	own, cancel := context.WithTimeoutCause(own, most, over)
+	forget := context.AfterFunc(outermost.parent, cancel)
+	return own, func() { forget(); cancel(); stop() }
+}
+
+// releaseTime is how long a release may take if its context does not bound it.
+func releaseTime(s *session) time.Duration { return min(s.cfg.ttl, releaseBound) }

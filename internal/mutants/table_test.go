@@ -822,7 +822,7 @@ var mutants = []mutant{
 	{
 		name: "Unlock is bound to the context that has ended",
 		why:  "A function should not outlive its context. But defer mu.Unlock(ctx) after a cancelled request is the common case (rule 7).",
-		edits: []edit{{"close.go", `		over := &attempt.BoundError{Of: "a release whose context had ended", Most: ifEnded}
+		edits: []edit{{"release.go", `		over := &attempt.BoundError{Of: "a release whose context had ended", Most: ifEnded}
 		return context.WithTimeoutCause(context.WithoutCancel(ctx), ifEnded, over)
 `, `		return ctx, func() {}
 `}},
@@ -1131,10 +1131,10 @@ var mutants = []mutant{
 			{"hold.go", `		o.becomesLocked(holdGone, cause)
 		o.reportLost(cause)
 `, `		o.becomesLocked(holdGone, cause)
-		o.claim.leaveTurnLocked(nil)
+		o.place.local.endTurnLocked(o.claim, nil)
 		o.reportLost(cause)
 `},
-			{"hold.go", `		h.claim.leaveTurnLocked(nil)
+			{"hold.go", `		h.place.local.endTurnLocked(h.claim, nil)
 		if h.warns != nil {
 `, `		if h.warns != nil {
 `},
@@ -2900,7 +2900,7 @@ var mutants = []mutant{
 	{
 		name: "the name of a key that has moved is used again",
 		why:  "The ticket is over, as after a deletion. But the key is still there, and whoever puts it finds a stranger's.",
-		edits: []edit{{"internal/ticket/release.go", `	if r.Moves() {
+		edits: []edit{{"internal/ticket/release.go", `	if r.moves != 0 {
 		*r.t.slot, r.t.slot = Slot{}, new(Slot)
 	}
 `, ``}},
@@ -3253,12 +3253,15 @@ var mutants = []mutant{
 	{
 		name: "a key name is used again before etcd has deleted the key",
 		why:  "The delete is on its way. But if it gets lost, the next hold takes the old key for its own (rule 18).",
-		edits: []edit{{"internal/ticket/ticket.go", `	t.state = Leaving
+		edits: []edit{{"internal/ticket/ticket.go", `	if !sent {
+		t.Remove(0)
+	}
 }
-
-`, `	t.state, t.slot.busy = Leaving, false
+`, `	t.slot.busy = false
+	if !sent {
+		t.Remove(0)
+	}
 }
-
 `}},
 		killers: []killer{core("ticket", "TestExploration")},
 	},

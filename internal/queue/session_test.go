@@ -111,13 +111,13 @@ func (s *session) SharesLocked() bool { return false }
 func (s *session) MarkLocked()        {}
 func (s *session) RefuseLocked(error) {}
 
-func (s *session) EndsLocked()            {}
-func (s *session) RecalledLocked()        {}
+func (s *session) EndsLocked()           {}
+func (s *session) RecalledLocked()       {}
 func (s *session) MeetsLocked(line.Line) {}
-func (s *session) EndContexts()           {}
-func (s *session) Removing()              {}
-func (s *session) Removed()               {}
-func (s *session) Stays(error)            {}
+func (s *session) EndContexts()          {}
+func (s *session) Removing()             {}
+func (s *session) Removed()              {}
+func (s *session) Stays(error)           {}
 
 func (s *session) SetBackLocked(_, now *etcd.Epoch) { s.keys.SetBackLocked(now) }
 func (s *session) StreamSilent()                    { s.keys.WatchAnew() }

@@ -59,7 +59,7 @@ func (e *Entering) Judged(a Answer) (is Entrance, ahead line.Ahead) {
 
 // Of returns r for copies of its tickets.
 func (r Release) Of(t, next *Ticket) Release {
-	r.t = t
+	r.t, r.all = t, []*Ticket{t}
 	if r.next != nil {
 		r.next = next
 	}

@@ -1,8 +1,6 @@
 package ticket
 
 import (
-	"iter"
-
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -21,8 +19,8 @@ import (
 // was put over, another request did that: before a copy has moved the key, and the hold was lost,
 // or after that. (Do not take it for done. TestAKeyThatIsGoneWhileItMovesIsNotConfirmed.)
 type Release struct {
-	t      *Ticket
-	others []*Ticket  // the hold's other tickets; next is nil then
+	t      *Ticket    // the first of all
+	all    []*Ticket  // of the hold; next is nil if they are several
 	next   *Ticket    // nil if there is none, or none any more
 	told   bool       // ahead is by the answer that is judged next
 	ahead  line.Ahead // of next
@@ -31,20 +29,6 @@ type Release struct {
 	reads  bool       // it reads what is there, if the key is not as it should be
 	copies bool       // an earlier request may have been carried out
 	missed bool       // for certain, the key was not there as t had put it
-}
-
-// all are the tickets that r releases.
-func (r *Release) all() iter.Seq2[int, *Ticket] {
-	return func(yield func(int, *Ticket) bool) {
-		if !yield(0, r.t) {
-			return
-		}
-		for i, t := range r.others {
-			if !yield(i+1, t) {
-				return
-			}
-		}
-	}
 }
 
 // MoveTo has the next transactions move t's key, the only one, to another lease instead of deleting
@@ -77,24 +61,24 @@ func (r *Release) Txn(value string) Txn {
 		Then: []clientv3.Op{clientv3.OpDelete(t.Key)},
 		own:  t.Key,
 	}
-	if r.Moves() {
+	if r.moves != 0 {
 		txn.Then[0] = clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(r.moves)))
 	}
-	for _, o := range r.others {
+	for _, o := range r.all[1:] {
 		txn.If = append(txn.If, o.Exists(), o.OnLease())
 		txn.Then = append(txn.Then, clientv3.OpDelete(o.Key))
 	}
-	if r.Together() {
+	if r.next != nil {
 		txn.If = append(txn.If, r.next.absent())
 		txn.Then = append(append(txn.Then, r.next.readAhead(r.next.few(), false)...), r.next.put(value))
 		r.reads = true
 	}
 	if r.reads { // it costs time, and the key is nearly always there
-		for _, t := range r.all() {
+		for _, t := range r.all {
 			txn.Else = append(txn.Else, t.readOwn())
 		}
 	}
-	if r.Together() {
+	if r.next != nil {
 		txn.Else = append(txn.Else, r.next.readOwn())
 	}
 	return txn
@@ -183,7 +167,7 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 		return f
 	}
 	// Only this very transaction puts next's key, or moves t's there: else a first copy ran.
-	moved := r.hasMoved(a)
+	moved := r.moved != 0 && r.hasMoved(a)
 	if moved {
 		r.moves = r.moved
 	}
@@ -221,10 +205,10 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 // remove records that all keys are gone, at a revision, or that t's is on another lease now: then
 // its name is never used again.
 func (r *Release) remove(revision int64) {
-	if r.Moves() {
+	if r.moves != 0 {
 		*r.t.slot, r.t.slot = Slot{}, new(Slot)
 	}
-	for _, t := range r.all() {
+	for _, t := range r.all {
 		t.Remove(revision)
 	}
 }
@@ -232,12 +216,12 @@ func (r *Release) remove(revision int64) {
 // hasMoved reports whether t's key was read on the lease that it was to be moved to.
 func (r *Release) hasMoved(a Answer) bool {
 	own, there := a.find(0, r.t.Key)
-	return there && r.moved != 0 && own.Rev == r.t.rev && own.Lease == r.moved
+	return there && own.Rev == r.t.rev && own.Lease == r.moved
 }
 
 // some reports whether one of the keys was read. Then no copy has deleted any.
 func (r *Release) some(a Answer) bool {
-	for i, t := range r.all() {
+	for i, t := range r.all {
 		if t.in(a, i) {
 			return true
 		}
@@ -248,14 +232,14 @@ func (r *Release) some(a Answer) bool {
 // lose records which of the keys were lost, and returns the ticket of the first one, and why. The
 // remaining keys must be removed.
 func (r *Release) lose(a Answer) (of *Ticket, why Reason) {
-	for i, t := range r.all() {
+	for i, t := range r.all {
 		own, _ := a.find(i, t.Key)
 		reason := Overwritten
 		switch seen := (Observation{Entry: own}).of(t); {
 		case seen == Missing, seen == Replaced:
 			reason = Deleted
 			t.Remove(a.Revision)
-		case seen == Same && len(r.others) > 0:
+		case seen == Same && len(r.all) > 1:
 			continue
 		default:
 			t.lose()

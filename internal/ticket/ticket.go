@@ -315,8 +315,8 @@ func (t *Ticket) lose() {
 // Release begins to release t's key, and to put the key of next, which may be nil. The same
 // transaction releases the keys of the other tickets of the hold.
 func (t *Ticket) Release(next *Ticket, others ...*Ticket) Release {
-	r := Release{t: t, others: others, next: next, reads: len(others) > 0}
-	for _, t := range r.all() {
+	r := Release{t: t, all: append([]*Ticket{t}, others...), next: next, reads: len(others) > 0}
+	for _, t := range r.all {
 		t.must("Release", Held, Gone)
 		t.state = Leaving
 	}
@@ -327,21 +327,17 @@ func (t *Ticket) Release(next *Ticket, others ...*Ticket) Release {
 // exist, t is Removed.
 func (t *Ticket) Leave() {
 	t.must("Leave", Unsent, Sent, InLine, Held, Gone, Leaving)
-	if t.state == Unsent {
-		t.remove(0)
-		return
-	}
+	sent := t.state != Unsent
 	t.state = Leaving
+	if !sent {
+		t.Remove(0)
+	}
 }
 
 // Remove notes that the key is gone for good. etcd has confirmed that at a revision; 0 if the
 // key goes with its lease, which is no longer renewed for it.
 func (t *Ticket) Remove(revision int64) {
 	t.must("Remove", Leaving)
-	t.remove(revision)
-}
-
-func (t *Ticket) remove(revision int64) {
 	t.state = Removed
 	if t.doubt {
 		*t.slot = Slot{} // a copy may put the key again: never use its name

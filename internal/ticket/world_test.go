@@ -233,7 +233,7 @@ func (w *world) comes(claim, put int) {
 	w.send(c.ticket)
 }
 
-// pass stands for passTurnLocked.
+// pass stands for endTurnLocked.
 func (w *world) pass(s *session, put int) {
 	next, ok := s.queue.Pass()
 	if put != none && (!ok || w.shape(next) != line.ShapeOf(w.entries[put].ticket.Key) ||
@@ -246,7 +246,7 @@ func (w *world) pass(s *session, put int) {
 	}
 }
 
-// part stands for leaveTurnLocked, and for the end of a round of a claim.
+// part stands for endTurnLocked where others share the turn, and for the end of a round of a claim.
 func (w *world) part(claim, put int) {
 	s := &w.sessions[w.home(claim)]
 	w.leaves(claim)
