@@ -32,9 +32,11 @@ func (c *claim) lock(ctx context.Context) (*hold, context.Context, error) {
 		if c.runs {
 			err = notRun(err)
 		}
-		for _, o := range c.all {
-			report(&o.m.s.hooks, trace.GaveUp, ctx,
-				GaveUpEvent{o.m.name, time.Since(began), o.ahead, err})
+		if trace.GaveUp != nil {
+			for _, o := range c.all {
+				report(&o.m.s.hooks, trace.GaveUp, ctx,
+					GaveUpEvent{o.m.name, time.Since(began), o.ahead, err})
+			}
 		}
 		return nil, nil, err
 	}
@@ -112,15 +114,23 @@ func (c *claim) retreat(ctx context.Context, err error, anew *attempt.Backoff) e
 			err = queue.ErrAnew
 		}
 	}
-	away := s.etcd.Unavailable()
-	if ctx.Err() != nil {
+	away, ended := s.etcd.Unavailable(), ctx.Err() != nil
+	if ended {
 		if locked, done := c.handDown(); done {
 			return c.gaveUp(ctx, err, locked, away)
 		}
 	}
-	removed := c.leavePlaces(ctx.Err() != nil)
-	if err == queue.ErrAnew && anew.Wait(ctx, s.etcd.Caller) == nil || isRemoved(ctx, goes) {
-		return nil
+	removed := c.leavePlaces(ended)
+	switch {
+	case ended:
+	case err == queue.ErrAnew:
+		if anew.Wait(ctx, s.etcd.Caller) == nil {
+			return nil
+		}
+	case goes != nil:
+		if isRemoved(ctx, goes) {
+			return nil
+		}
 	}
 	if ctx.Err() != nil {
 		awaitGrace(removed)
@@ -251,7 +261,16 @@ func (c *claim) advance(ctx context.Context, placed bool) (*hold, error) {
 		if err := c.wait(ctx); err != nil {
 			return nil, err
 		}
-		if h, err := c.begin(); err != errSetBack { // what was read says nothing now: wait reads again
+		switch h, err := c.begin(); {
+		case err == errSetBack, err == errDelayed && len(c.all) > 1:
+			// what was read says nothing now: wait reads again
+		case err == errDelayed && c.Try:
+			return nil, queue.ErrTaken
+		case err == errDelayed:
+			if err := c.StayFirstFor(ctx, &c.place.Place, c.delay()); err != nil {
+				return nil, err
+			}
+		default:
 			return h, err
 		}
 	}
@@ -312,7 +331,9 @@ func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *hold, known bool
 			o.place.QueuedLocked(ahead, done.Epoch)
 		} else {
 			o.place.Ahead = ahead
-			o.place.MeetsLocked(ahead.Unlike)
+			if len(ahead.Unlike) > 0 {
+				o.place.MeetsLocked(ahead.Unlike)
+			}
 		}
 	}
 	switch entrance {
@@ -323,7 +344,7 @@ func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *hold, known bool
 	case ticket.Useless:
 		err = queue.ErrAnew
 	case ticket.Queued:
-		if h, err = c.beginLocked(); err == errSetBack { // contenders are ahead
+		if h, err = c.beginLocked(); err == errSetBack || err == errDelayed { // c has to wait
 			err = nil
 			for _, o := range c.all {
 				beginsToAskLocked(o)
@@ -361,24 +382,13 @@ func (c *claim) retryPut(ctx context.Context, err error, retry *attempt.Backoff)
 	return nil
 }
 
-// wait waits until no contender is ahead of any place, and the lock delay is over. It returns nil
-// then, and otherwise what place.wait returns.
+// wait waits until no contender is ahead of any place. It returns nil then, and otherwise what
+// Waiter.Wait returns.
 func (c *claim) wait(ctx context.Context) error {
 	if len(c.all) > 1 {
 		return waitForAll(ctx, c)
 	}
-	if err := c.Wait(ctx, &c.place.Place, c.tellQueued); err != nil {
-		return err
-	}
-	delay := c.delay()
-	switch {
-	case delay == 0:
-		return nil
-	case c.Try:
-		return queue.ErrTaken
-	default:
-		return c.StayFirstFor(ctx, &c.place.Place, delay)
-	}
+	return c.Wait(ctx, &c.place.Place, c.tellQueued)
 }
 
 // delay is for how long none of the holds may begin, because etcd was set back.
@@ -414,15 +424,16 @@ func (c *claim) begin() (*hold, error) {
 
 // beginLocked makes holds of the claims at their places, which are first in their lines, and
 // returns the first hold: all begin, or none. The error is errSetBack if the lines must be read
-// first, and queue.ErrAnew if a place is lost: a hold never begins after its end.
+// first, and otherwise that of checkCanBeginLocked.
 func (c *claim) beginLocked() (*hold, error) {
 	now := time.Now()
 	for _, o := range c.all {
-		if err := o.place.checkCanBeginLocked(o, now); err != nil {
-			return nil, err
+		err := o.place.checkCanBeginLocked(o, now)
+		if (err == nil || err == errDelayed) && !o.place.Ahead.Clear() {
+			err = errSetBack
 		}
-		if !o.place.Ahead.Clear() {
-			return nil, errSetBack
+		if err != nil {
+			return nil, err
 		}
 	}
 	for _, o := range c.all {
@@ -473,11 +484,8 @@ func (c *claim) taken() (locked *LockedError, goes <-chan struct{}) {
 	return lockedBehind(first.m.name, first.place.Ahead, delay), goes
 }
 
-// isRemoved waits until goes is closed, and reports whether it is. A nil one never is.
+// isRemoved waits until goes is closed, and reports whether it is.
 func isRemoved(ctx context.Context, goes <-chan struct{}) bool {
-	if goes == nil {
-		return false
-	}
 	select {
 	case <-goes:
 		return true

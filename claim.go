@@ -138,7 +138,7 @@ func (c *claim) delayOfTryLocked(n *localLine) time.Duration {
 		return c.m.s.keys.DelayLocked(time.Now())
 	}
 	c.local = n
-	if c.reads() && n.queue.Owner() != nil || c.wayInLocked() == takesOver {
+	if c.Kind == line.Read && n.queue.Owner() != nil || c.wayInLocked() == takesOver {
 		return 0
 	}
 	return n.DelayLocked(time.Now())

@@ -21,6 +21,9 @@ const lostWarning = 10 * time.Second
 // errSetBack says that etcd was set back since something was learned from it.
 var errSetBack = errors.New("etcd was set back: restored, wiped, or another cluster")
 
+// errDelayed says that the lock delay is not over; see delay.go of internal/queue.
+var errDelayed = errors.New("the lock delay is not over")
+
 // A hold is the time from a Lock to its Unlock.
 //
 // Invariant: a hold is whole no more before etcd can give the lock to another by expiry: with the
@@ -103,8 +106,8 @@ func (h *hold) becomesLocked(next holdState, why error) {
 }
 
 // checkCanBeginLocked returns an error if no hold of c can begin at p now: queue.ErrAnew if the
-// place is lost (a hold never begins after its end), errSetBack if the line must be read first, or
-// the lock delay is not over (delay.go of internal/queue). All ways to a hold ask it.
+// place is lost (a hold never begins after its end), errSetBack if the line must be read first, and
+// errDelayed if the lock delay is not over. All ways to a hold ask it.
 func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 	if c.m.s.leases.ClosedLocked() || c.m.closed {
 		return ErrClosed
@@ -113,8 +116,11 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 	if p.Lease.HasEndedLocked() || p.Ticket.Lost() {
 		return queue.ErrAnew
 	}
-	if p.StaleLocked() || p.hold == nil && p.local.DelayLocked(now) > 0 {
+	if p.StaleLocked() {
 		return errSetBack
+	}
+	if p.hold == nil && p.local.DelayLocked(now) > 0 {
+		return errDelayed
 	}
 	return nil
 }

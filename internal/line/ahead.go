@@ -189,7 +189,7 @@ func Nearest(name string, newest *pb.RangeResponse) Ahead {
 			a.Last = append(a.Last, Entry{Key: e.Key, Rev: e.Rev}) // before 3.7 etcd also returned a lease
 		}
 	}
-	a.Last.sort()
+	slices.SortFunc(a.Last, older)
 	a.Longest = a.Last.Longest() // none of them tells it
 	a.About = a.Keys - (len(kvs) - len(a.Last))
 	a.Whole = newest != nil && !newest.More && len(a.Last) == 0

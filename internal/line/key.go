@@ -99,7 +99,7 @@ func isUUID(tail string) bool {
 }
 
 // Kind is the kind of e.
-func (e Entry) Kind() Kind { return KindOf(e.Key) }
+func (e Entry) Kind() Kind { return ShapeOf(e.Key).Kind }
 
 // Shape is the shape of e.
 func (e Entry) Shape() Shape { return ShapeOf(e.Key) }

@@ -57,7 +57,7 @@ func Of(name string, kvs []*mvccpb.KeyValue) Line {
 			l = append(l, e)
 		}
 	}
-	l.sort()
+	slices.SortFunc(l, older)
 	return l
 }
 
@@ -71,14 +71,13 @@ func ByName(kvs []*mvccpb.KeyValue) map[string]Line {
 		}
 	}
 	for _, l := range lines {
-		l.sort()
+		slices.SortFunc(l, older)
 	}
 	return lines
 }
 
-func (l Line) sort() {
-	slices.SortFunc(l, func(a, b Entry) int { return cmp.Compare(a.Rev, b.Rev) })
-}
+// older compares two entries of a line by their order.
+func older(a, b Entry) int { return cmp.Compare(a.Rev, b.Rev) }
 
 // Before is all contenders that came before own. An own without a revision is being put
 // now.

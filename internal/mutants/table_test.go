@@ -967,8 +967,8 @@ var mutants = []mutant{
 	{
 		name: "a key that is put alone is held in spite of the lock delay",
 		why:  "A wait ends with the delay. But a put that finds nobody ahead needs no wait: what begins a hold asks, whichever way it came (rule 26).",
-		edits: []edit{{"hold.go", `p.StaleLocked() || p.hold == nil && p.local.DelayLocked(now) > 0 {`,
-			`p.StaleLocked() {`}},
+		edits: []edit{{"hold.go", `	if p.hold == nil && p.local.DelayLocked(now) > 0 {`,
+			`	if false {`}},
 		killers: []killer{
 			inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd"),
 			inArea("outages", "TestReadersWaitTogetherForTheEndOfTheLockDelay"),
@@ -995,8 +995,8 @@ var mutants = []mutant{
 	{
 		name: "a call that only tries waits for the end of the lock delay",
 		why:  "No other contender is known to be in the way. But it waits for one all the same: for one from before the set-back.",
-		edits: []edit{{"acquire.go", `	case c.Try:
-		return queue.ErrTaken
+		edits: []edit{{"acquire.go", `		case err == errDelayed && c.Try:
+			return nil, queue.ErrTaken
 `, ``}},
 		killers: []killer{inArea("outages", "TestCallsAreToldOfTheLockDelay")},
 	},

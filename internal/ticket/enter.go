@@ -99,7 +99,7 @@ func (e *Entering) Txn(values ...string) Txn {
 	}
 	txn.Then = append(txn.Then, t.put(values[0]))
 	if e.reads { // it costs time, and the key is hardly ever there at first
-		txn.Else = []clientv3.Op{t.readOwn()}
+		txn.Else = []clientv3.Op{clientv3.OpGet(t.Key)}
 	}
 	switch {
 	case e.try && t.Kind == line.Read:
@@ -165,7 +165,9 @@ func (e *Entering) Read(a Answer) {
 			own, _ := a.find(0, t.Key)
 			self.Rev = own.Rev
 		}
-		e.told.by = t.blockingByChance(a, self)
+		if t.Kind == line.Read {
+			e.told.by = t.blockingByChance(a, self)
+		}
 		if !a.Succeeded {
 			e.told.among, e.told.ahead = e.tried(a, self)
 		}

@@ -218,7 +218,7 @@ func Tells(ahead line.Ahead) bool { return ahead.Tells(int(nearest) - 1) }
 // blockingByChance returns the contenders for which own waits among what byChance has read, which
 // is the last range.
 func (t *Ticket) blockingByChance(a Answer, own line.Entry) line.Line {
-	if t.Kind != line.Read || len(a.Read) == 0 {
+	if len(a.Read) == 0 {
 		return nil
 	}
 	return line.Of(t.Name, a.Read[len(a.Read)-1].GetKvs()).Blocking(own)

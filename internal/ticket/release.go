@@ -75,11 +75,11 @@ func (r *Release) Txn(value string) Txn {
 	}
 	if r.reads { // it costs time, and the key is nearly always there
 		for _, t := range r.all {
-			txn.Else = append(txn.Else, t.readOwn())
+			txn.Else = append(txn.Else, clientv3.OpGet(t.Key))
 		}
 	}
 	if r.next != nil {
-		txn.Else = append(txn.Else, r.next.readOwn())
+		txn.Else = append(txn.Else, clientv3.OpGet(r.next.Key))
 	}
 	return txn
 }

@@ -139,9 +139,6 @@ func (t *Ticket) put(value string) clientv3.Op {
 	return clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(t.Lease)))
 }
 
-// readOwn reads the key.
-func (t *Ticket) readOwn() clientv3.Op { return clientv3.OpGet(t.Key) }
-
 // A Txn is a transaction to be sent. etcd may carry out each one here any number of times.
 type Txn struct {
 	If         []clientv3.Cmp
