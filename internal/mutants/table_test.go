@@ -3304,13 +3304,13 @@ var mutants = []mutant{
 `, ``},
 			{"close.go", `		h.place.Account.ReleaseLocked() // as in unlock
 `, ``},
-			{"release.go", `		h.claim.leaveTurnLocked(nil)
+			{"release.go", `		h.place.local.endTurnLocked(h.claim, nil)
 		h.place.Account.ReleasedLocked()
-`, `		h.claim.leaveTurnLocked(nil)
+`, `		h.place.local.endTurnLocked(h.claim, nil)
 `},
-			{"release.go", `	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
-		h.place.Account.ReleasedLocked()
-`, `	if until.IsZero() && spare && (h.place.local.handOffLocked(h) || h.place.local.lingerLocked(h)) {
+			{"release.go", `			h.place.Account.ReleasedLocked()
+			return nil
+`, `			return nil
 `},
 			{"release.go", `	r := &release{h: h}
 `, `	h.place.Account.ReleaseLocked()
