@@ -68,8 +68,12 @@ func (c *claim) acquire(ctx context.Context) (*hold, error) {
 			return h, nil
 		}
 	}
-	ctx, cancel, over := c.bounded(ctx)
-	defer over()
+	ctx, cancel, stop := c.bounded(ctx)
+	defer stop()
+	defer cancel(nil)
+	waits := &c.m.s.etcd.Waits
+	waits.Add(1)
+	defer waits.Add(-1)
 	if err := c.enter(cancel); err != nil {
 		return nil, err
 	}
@@ -141,24 +145,21 @@ func (c *claim) retreat(ctx context.Context, err error, anew *attempt.Backoff) e
 	return taken
 }
 
-// bounded is the context of a wait of a call with ctx, and what ends it. over is to be called when
-// the wait is over.
+// bounded is the context of a wait of a call with ctx, with what ends it and what stops its timer.
 func (c *claim) bounded(ctx context.Context) (
-	waiting context.Context, cancel context.CancelCauseFunc, over func(),
+	waiting context.Context, cancel context.CancelCauseFunc, stop context.CancelFunc,
 ) {
 	m := c.m
-	stop := func() {}
 	most, of := m.cfg.acquireTimeout, "WithAcquireTimeout" // 0: none
 	if _, bounded := ctx.Deadline(); c.Try && !bounded && (most == 0 || m.s.cfg.ttl < most) {
 		most, of = m.s.cfg.ttl, "a try without a deadline"
 	}
+	stop = func() {}
 	if most > 0 {
 		ctx, stop = context.WithTimeoutCause(ctx, most, &attempt.BoundError{Of: of, Most: most})
 	}
-	ctx, end := context.WithCancelCause(ctx)
-	waits := &m.s.etcd.Waits
-	waits.Add(1)
-	return ctx, end, func() { waits.Add(-1); end(nil); stop() }
+	waiting, cancel = context.WithCancelCause(ctx)
+	return waiting, cancel, stop
 }
 
 // enter puts the claims into their local lines, all at once, and takes their places if all own
@@ -236,6 +237,7 @@ func (c *claim) takePlacesLocked() bool {
 	for _, o := range c.all {
 		o.place = newPlaceLocked(o, k)
 	}
+	c.keys = c.enteringLocked()
 	return true
 }
 
@@ -284,7 +286,8 @@ func (c *claim) advance(ctx context.Context, placed bool) (*hold, error) {
 // queue.ErrTaken.) queue.ErrAnew says that the places cannot be used. After any other error the
 // keys may be there or not.
 func (c *claim) put(ctx context.Context) (*hold, error) {
-	keys, values := c.entering(), make([]string, len(c.all))
+	keys, values := c.keys, make([]string, len(c.all))
+	c.keys = nil // it is for one put
 	retry := attempt.Backoff{Policy: attempt.Put}
 	for {
 		if ctx.Err() != nil {
@@ -305,13 +308,13 @@ func (c *claim) put(ctx context.Context) (*hold, error) {
 	}
 }
 
-// entering begins to put the keys.
-func (c *claim) entering() ticket.Put {
+// enteringLocked begins to put the keys.
+func (c *claim) enteringLocked() ticket.Put {
 	if len(c.all) > 1 {
 		return enteringAll(c)
 	}
 	e := c.place.Ticket.Enter(c.Try, c.m.cfg.trace.Queued != nil)
-	if crowded, last := c.place.ExpectsCrowd(); crowded {
+	if crowded, last := c.place.ExpectsCrowdLocked(); crowded {
 		e.Crowd(last)
 	}
 	return &e

@@ -37,7 +37,8 @@ type claim struct {
 
 	// Owned by the goroutine of the call, until it holds.
 	queue.Waiter
-	ahead int // contenders ahead of it when it queued
+	keys  ticket.Put // of the places that were taken, until they are put
+	ahead int        // contenders ahead of it when it queued
 
 	// Guarded by Session.mu. While the claim owns the turn, and does not hold, only the goroutine
 	// of the call changes its place and its hold, and reads them without mu.

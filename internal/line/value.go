@@ -63,14 +63,14 @@ func (t Text) Since(at time.Time, ttl time.Duration) string {
 	last = appendTime(last, at)
 	last = append(append(last, ','), ttlField...)
 	last = strconv.AppendInt(last, int64(ttl/time.Second), 10)
-	return string(t) + string(append(last, '}'))
+	return string(t) + string(last) + "}" // with one allocation
 }
 
 // Kept is the value of a key that was put at a time and stays until another, though its hold has
 // ended. It tells no TTL: see Entry.TTL.
 func (t Text) Kept(since, until time.Time) string {
 	last := append(appendTime(nil, since), ","+untilField...)
-	return string(t) + string(append(appendTime(last, until), '}'))
+	return string(t) + string(appendTime(last, until)) + "}"
 }
 
 // appendTime appends a time to b, as JSON.

@@ -266,11 +266,9 @@ func (p *Place) firstRecheck() time.Duration {
 	return p.keys.recheckAfter(time.Now(), p.lengthOf())
 }
 
-// ExpectsCrowd reports whether p is likely to stand in a long line, as the one before it did, and
-// tells behind which key that one stood if it is watched yet.
-func (p *Place) ExpectsCrowd() (crowded bool, last string) {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
+// ExpectsCrowdLocked reports whether p is likely to stand in a long line, as the one before it did,
+// and tells behind which key that one stood if it is watched yet.
+func (p *Place) ExpectsCrowdLocked() (crowded bool, last string) {
 	if w := p.line.last; w != nil {
 		last = w.key
 	}

@@ -84,6 +84,8 @@ type Ticket struct {
 	doubt bool   // a copy of the put may still be under way
 	lost  bool   // it is or was Gone, or was lost while it was Leaving
 	taken Reason // what is known about how it was lost
+
+	alone [1]*Ticket // t itself, once it is released
 }
 
 // New returns the ticket for the next use of a slot, which is free. If the slot has no
@@ -312,7 +314,8 @@ func (t *Ticket) lose() {
 // Release begins to release t's key, and to put the key of next, which may be nil. The same
 // transaction releases the keys of the other tickets of the hold.
 func (t *Ticket) Release(next *Ticket, others ...*Ticket) Release {
-	r := Release{t: t, all: append([]*Ticket{t}, others...), next: next, reads: len(others) > 0}
+	t.alone[0] = t
+	r := Release{t: t, all: append(t.alone[:], others...), next: next, reads: len(others) > 0}
 	for _, t := range r.all {
 		t.must("Release", Held, Gone)
 		t.state = Leaving
