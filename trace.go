@@ -275,9 +275,6 @@ func (t *Trace) start(ctx context.Context, e StartEvent) context.Context {
 // returns the parent of the work: the hooks may not have run when that begins.
 // (TestTheWorkIsAChildOfItsHold in etcdlockotel.)
 func (t *Trace) holds(ctx context.Context, waited time.Duration) context.Context {
-	if t.Start == nil {
-		return ctx
-	}
 	c, ok := ctx.Value(events.CallKey{}).(events.Call)
 	if !ok {
 		return ctx
