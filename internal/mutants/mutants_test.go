@@ -22,7 +22,6 @@ import (
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/record"
-	"github.com/etcdlock/etcdlock/internal/source"
 )
 
 var (
@@ -52,7 +51,8 @@ const runs = 3
 type mutant struct {
 	name    string   // the design
 	why     string   // why it tempts, and what is wrong with it
-	edits   []edit   // they make it out of the library as it is
+	change  change   // it makes the mutant out of the library as it is
+	edits   []edit   // the same, as texts
 	killers []killer // the tests that must see it
 
 	// unexplored says why the exploration of the cores cannot see the mutant, if it changes
@@ -138,7 +138,7 @@ func onCluster(test string) killer { return killer{dir: "./internal/proof/contra
 // If a replacement does not find its place, the test says which mutant to bring up to date.
 // Every test would kill a mutant that does not compile.
 func TestEveryMutantFitsTheLibrary(t *testing.T) {
-	lib, err := source.Load(t.Context(), module, "./cmd/etcdlock")
+	lib, err := library()
 	require.NoError(t, err)
 	s := newSchema(t, mutants)
 	_, err = lib.Check(s.texts(), nil)
@@ -149,7 +149,7 @@ func TestEveryMutantFitsTheLibrary(t *testing.T) {
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			require.NotEmpty(t, m.why)
-			require.NotEmpty(t, m.edits)
+			require.True(t, len(m.change.steps) > 0 || len(m.edits) > 0)
 			simulates := func(k killer) bool { return k.kind() == "simulating" }
 			require.NotEmpty(t, slices.DeleteFunc(slices.Clone(m.killers), simulates),
 				"of which CI runs all")
@@ -185,16 +185,17 @@ var explorationOfTrust = core("lease/trust",
 
 // exploration goes all ways of the cores that m changes. ok is false if m changes anything
 // else, or something that is not explored.
-func (m mutant) exploration() (k killer, ok bool) {
+func (m mutant) exploration(t *testing.T) (k killer, ok bool) {
+	t.Helper()
 	if m.unexplored != "" {
 		return killer{}, false
 	}
 	for _, e := range explorations {
-		elsewhere := func(edit edit) bool {
-			in := func(core string) bool { return strings.HasPrefix(edit.file, core) }
+		elsewhere := func(file string) bool {
+			in := func(core string) bool { return strings.HasPrefix(file, core) }
 			return !slices.ContainsFunc(e.cores, in)
 		}
-		if !slices.ContainsFunc(m.edits, elsewhere) {
+		if !slices.ContainsFunc(m.files(t), elsewhere) {
 			return e.killer, true
 		}
 	}
@@ -206,7 +207,7 @@ func (m mutant) exploration() (k killer, ok bool) {
 func TestMutantsOfTheCoresAreExplored(t *testing.T) {
 	found := 0
 	for _, m := range mutants {
-		if k, ok := m.exploration(); ok {
+		if k, ok := m.exploration(t); ok {
 			part := func(o killer) bool {
 				return o == k || o.dir == k.dir && strings.HasPrefix(o.test, k.test+"/")
 			}
@@ -219,7 +220,7 @@ func TestMutantsOfTheCoresAreExplored(t *testing.T) {
 }
 
 func TestMutantsAreKilled(t *testing.T) {
-	chosen := by(t, *kind, chosen())
+	chosen := by(t, *kind, chosen(t))
 	require.NotEmpty(t, chosen, "no mutant is called %q", *only)
 	s := newSchema(t, chosen)
 	t.Logf("%d mutants are built together, and %d alone", len(s.numbers), len(s.alone))
@@ -278,10 +279,11 @@ var few = []string{"each renewal counts from its own sending",
 	"a hold begins without a look at the clock"}
 
 // chosen are the mutants that the flags ask for.
-func chosen() []mutant {
+func chosen(t *testing.T) []mutant {
+	t.Helper()
 	switch {
 	case *byWays:
-		return explored()
+		return explored(t)
 	case *only != "":
 		return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool {
 			return !strings.Contains(m.name, *only)
@@ -296,10 +298,10 @@ func chosen() []mutant {
 			packages[filepath.Dir(file)] = true
 		}
 	}
-	edits := func(e edit) bool { return packages[filepath.Dir(e.file)] }
+	edits := func(file string) bool { return packages[filepath.Dir(file)] }
 	kills := func(k killer) bool { return k.kind() == "computing" && packages[filepath.Clean(k.dir)] }
 	for _, m := range mutants {
-		if slices.ContainsFunc(m.edits, edits) || slices.ContainsFunc(m.killers, kills) {
+		if slices.ContainsFunc(m.files(t), edits) || slices.ContainsFunc(m.killers, kills) {
 			ms = append(ms, m)
 		}
 	}
@@ -331,9 +333,10 @@ func by(t *testing.T, kind string, ms []mutant) (killed []mutant) {
 
 // explored returns the mutants that change only cores, each with the exploration as its
 // only killer.
-func explored() (ms []mutant) {
+func explored(t *testing.T) (ms []mutant) {
+	t.Helper()
 	for _, m := range mutants {
-		if k, ok := m.exploration(); ok && strings.Contains(m.name, *only) {
+		if k, ok := m.exploration(t); ok && strings.Contains(m.name, *only) {
 			m.killers = []killer{k}
 			ms = append(ms, m)
 		}
@@ -360,10 +363,22 @@ func together(ms []mutant) []killer {
 
 // ---- building
 
+// files are the files that m changes, relative to the module.
+func (m mutant) files(t *testing.T) []string {
+	t.Helper()
+	files, err := m.change.files()
+	require.NoError(t, err, "bring the mutant %q up to date", m.name)
+	for _, e := range m.edits {
+		files = append(files, e.file)
+	}
+	return files
+}
+
 // texts returns the library's files that m changes, by their paths.
 func (m mutant) texts(t *testing.T) map[string][]byte {
 	t.Helper()
-	changed := make(map[string][]byte)
+	changed, err := m.change.texts()
+	require.NoError(t, err, "bring the mutant %q up to date", m.name)
 	for _, e := range m.edits {
 		path, err := filepath.Abs(filepath.Join(module, e.file))
 		require.NoError(t, err)

@@ -70,6 +70,14 @@ func Load(ctx context.Context, dir string, commands ...string) (*Library, error)
 	return l, failed
 }
 
+// Files returns the paths of its files.
+func (l *Library) Files() (paths []string) {
+	for _, p := range l.packages {
+		paths = append(paths, p.files...)
+	}
+	return paths
+}
+
 // Check checks the library. changed has other texts for some of its files, by their paths.
 // Check returns the package at the root. If info is not nil, it adds to info what it learns
 // about all packages.
