@@ -1,7 +1,6 @@
 package mutants
 
 import (
-	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -52,16 +51,12 @@ type mutant struct {
 	name    string   // the design
 	why     string   // why it tempts, and what is wrong with it
 	change  change   // it makes the mutant out of the library as it is
-	edits   []edit   // the same, as texts
 	killers []killer // the tests that must see it
 
 	// unexplored says why the exploration of the cores cannot see the mutant, if it changes
 	// only cores.
 	unexplored string
 }
-
-// An edit replaces a text that occurs once.
-type edit struct{ file, old, new string }
 
 // A killer is a test that must fail for a mutant, and for nothing else.
 type killer struct {
@@ -149,7 +144,7 @@ func TestEveryMutantFitsTheLibrary(t *testing.T) {
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
 			require.NotEmpty(t, m.why)
-			require.True(t, len(m.change.steps) > 0 || len(m.edits) > 0)
+			require.NotEmpty(t, m.change.steps)
 			simulates := func(k killer) bool { return k.kind() == "simulating" }
 			require.NotEmpty(t, slices.DeleteFunc(slices.Clone(m.killers), simulates),
 				"of which CI runs all")
@@ -368,9 +363,6 @@ func (m mutant) files(t *testing.T) []string {
 	t.Helper()
 	files, err := m.change.files()
 	require.NoError(t, err, "bring the mutant %q up to date", m.name)
-	for _, e := range m.edits {
-		files = append(files, e.file)
-	}
 	return files
 }
 
@@ -379,16 +371,6 @@ func (m mutant) texts(t *testing.T) map[string][]byte {
 	t.Helper()
 	changed, err := m.change.texts()
 	require.NoError(t, err, "bring the mutant %q up to date", m.name)
-	for _, e := range m.edits {
-		path, err := filepath.Abs(filepath.Join(module, e.file))
-		require.NoError(t, err)
-		if changed[path] == nil {
-			changed[path] = read(t, path)
-		}
-		require.Equal(t, 1, bytes.Count(changed[path], []byte(e.old)),
-			"%s has changed: bring the mutant %q up to date, which replaces\n%s", e.file, m.name, e.old)
-		changed[path] = bytes.Replace(changed[path], []byte(e.old), []byte(e.new), 1)
-	}
 	return changed
 }
 
