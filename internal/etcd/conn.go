@@ -166,9 +166,10 @@ func (c *Conn) setBack(ended *Epoch) {
 // Reached notes that an event of a watch, which was begun in the present epoch, had a revision.
 func (c *Conn) Reached(revision int64) { c.Epoch().reach(revision) }
 
-// Ask asks once. The answer is linearizable. (Do not ask of a write only that no revision went back:
-// it may have the very revision that one of before a restore had.
-// TestAWriteAtARevisionThatWasKnownShowsASetBack.)
+// Ask asks once. The answer is linearizable.
+//
+// Do not let a write pass at a revision that was known: after a restore it may be that of another
+// write of before. (TestAWriteAtARevisionThatWasKnownShowsASetBack.)
 func (c *Conn) Ask(ctx context.Context, r Request) (Reading, error) {
 	epoch := c.Epoch()
 	sent := sending{time.Now(), epoch, epoch.revision.Load(), epoch.term.Load()}

@@ -250,9 +250,10 @@ func (p *Place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
 	}
 }
 
-// KnowsLocked notes what is ahead of p, whose key may not be there. (Do not leave out their TTLs for
-// a call that is refused: it may come again after a set-back, and they may still hold.
-// TestACallThatWasRefusedKnowsForHowLongTheHolderMayHold.)
+// KnowsLocked notes what is ahead of p, whose key may not be there.
+//
+// Do not leave out the TTLs where a call is refused: it may come again after a set-back, and the
+// holder of before may still hold. (TestACallThatWasRefusedKnowsForHowLongTheHolderMayHold.)
 func (p *Place) KnowsLocked(ahead line.Ahead) {
 	p.Ahead = ahead
 	if ahead.Longest > 0 {

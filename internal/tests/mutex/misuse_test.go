@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -174,6 +175,7 @@ func TestATTLIsRoundedUpToWholeSeconds(t *testing.T) {
 			require.Equal(t, clientv3.LeaseID(clientv3.NoLease), s.Lease())
 			require.NoError(t, contract.MutexOf(t, s, "a").Lock(t.Context()))
 			require.NoError(t, s.Close(t.Context()))
+			synctest.Wait() // the hook has run
 			require.Equal(t, want, granted, "of %v", asked)
 		})
 	}

@@ -285,39 +285,43 @@ func TestACallThatWasRefusedKnowsForHowLongTheHolderMayHold(t *testing.T) {
 // Each write has a revision of its own: one that is answered at a revision that was known before
 // shows that etcd was set back, though no revision went back.
 func TestAWriteAtARevisionThatWasKnownShowsASetBack(t *testing.T) {
-	for name, tries := range map[string]func(*etcdlock.Session, context.Context, string) (*etcdlock.Hold, error){
-		"TryLock": func(s *etcdlock.Session, ctx context.Context, name string) (*etcdlock.Hold, error) {
-			return s.TryLock(ctx, name)
+	for name, takes := range map[string]func(context.Context, *etcdlock.Session) error{
+		"TryLock": func(ctx context.Context, s *etcdlock.Session) error {
+			_, err := s.TryLock(ctx, "n")
+			return err
 		},
-		"Lock": func(s *etcdlock.Session, ctx context.Context, name string) (*etcdlock.Hold, error) {
-			ctx, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			return s.Lock(ctx, name)
+		"Lock": func(ctx context.Context, s *etcdlock.Session) error {
+			_, err := s.Lock(ctx, "n")
+			return err
 		},
-		"TryLockAll": func(s *etcdlock.Session, ctx context.Context, name string) (*etcdlock.Hold, error) {
-			return s.TryLockAll(ctx, name, "m")
+		"TryLockAll": func(ctx context.Context, s *etcdlock.Session) error {
+			_, err := s.TryLockAll(ctx, "n", "m")
+			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				a, b := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b")
 				for _, s := range []*etcdlock.Session{a, b} {
-					other := takes(t, takings["Lock"], s)
-					require.NoError(t, other.unlock(t.Context()))
+					h, err := s.Lock(t.Context(), "other")
+					require.NoError(t, err)
+					require.NoError(t, h.Unlock(t.Context()))
 				}
 				before := etcd.Snapshot()
-				held := takes(t, takings["Lock"], a)
-				_, err := b.TryLock(t.Context(), "n")
+				held, err := a.Lock(t.Context(), "n")
+				require.NoError(t, err)
+				ends := held.Context(t.Context())
+				_, err = b.TryLock(t.Context(), "n")
 				require.ErrorIs(t, err, etcdlock.ErrLocked)
 				etcd.Cut("a")
 				etcd.Restore(before, 1)
-				_, err = tries(b, t.Context(), "n")
+				err = takes(tests.Within(t, time.Second), b)
 				require.ErrorIs(t, err, etcdlock.ErrLocked)
 				require.ErrorContains(t, err, "etcd was set back")
 				in := tests.SoonOr(t, takesLater(t, takings["Lock"], b), "it does not get in")
-				require.ErrorIs(t, context.Cause(held.hold), etcdlock.ErrExpired)
+				require.ErrorIs(t, context.Cause(ends), etcdlock.ErrExpired)
 				require.NoError(t, in.unlock(t.Context()))
-				require.ErrorIs(t, held.unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
+				require.ErrorIs(t, held.Unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
 			})
 		})
 	}
