@@ -166,13 +166,14 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 		}
 		return f
 	}
-	// Only this very transaction puts next's key, or moves t's there: else a first copy ran.
+	// Only this very transaction moves t's key there, or deletes it and puts next's: else a first copy
+	// ran. (If t's is there, a late copy of an earlier put has put next's.)
 	moved := r.moved != 0 && r.hasMoved(a)
 	if moved {
 		r.moves = r.moved
 	}
 	switch {
-	case a.Succeeded, f.Queued, moved:
+	case a.Succeeded, moved, f.Queued && !t.in(a, 0):
 		r.remove(a.Revision)
 		f.Verdict = Done
 	case a.Empty:

@@ -157,6 +157,8 @@ func TestWhatAReleaseSays(t *testing.T) {
 		{"the name of the next was in use", "with: own leftover", "again alone", ticket.Leaving},
 		{"it was in use, and the key is released alone", "with: own leftover, deleted",
 			"done", ticket.Removed},
+		{"a late copy has put the next, and the key is there", "with: own next",
+			"again alone, next queued behind some", ticket.Leaving},
 		{"the key is gone, the next is not put", "with: gone", "lost deleted", ticket.Removed},
 		{"a copy finds neither", "with: gone copy", "done", ticket.Removed},
 		{"no answer", "with: silence", "again alone", ticket.Leaving},
