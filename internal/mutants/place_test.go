@@ -409,7 +409,7 @@ func equal(pattern, node reflect.Value, names map[string]ast.Node) bool {
 		return false
 	}
 	switch p := pattern.Interface().(type) {
-	case token.Pos, *ast.Object, *ast.CommentGroup:
+	case token.Pos, *ast.CommentGroup:
 		return true
 	case *ast.CallExpr:
 		n := node.Interface().(*ast.CallExpr)
