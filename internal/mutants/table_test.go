@@ -2261,6 +2261,12 @@ var mutants = []mutant{
 		unexplored: "In the exploration a client knows of each copy that may come late, and draws another name.",
 	},
 	{
+		name:    "a view lets a waiter in whose key it does not show",
+		why:     "The contender ahead is gone for certain. But so may be the waiter's own key, before its put was answered, and who comes next gets in, too (rule 12).",
+		change:  in("view.judgeLocked").drop("_.observedLocked(_) != _"),
+		killers: []killer{inArea("queue", "TestAKeyThatGoesBeforeItsPutIsAnsweredLetsNobodyIn")},
+	},
+	{
 		name:   "a key that has moved counts as put over",
 		why:    "Another lease has it. But it is the one to which a first copy has moved it: the hold was whole.",
 		change: in("ticket.Release.Judge").drop("case _.Succeeded, it, _"),

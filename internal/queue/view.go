@@ -284,11 +284,8 @@ func (v *view) isTooLongLocked() bool {
 func (v *view) judgeLocked() {
 	v.line.local.MarkLocked()
 	p := v.ownLocked()
-	if v.partial || p == nil || p.Ticket.Rev() == 0 {
+	if v.partial || p == nil || p.observedLocked(v.ownKeyLocked(p)) != ticket.Same {
 		return
-	}
-	if own, there := v.keys[p.Ticket.Key]; there { // its event may have overtaken the put's answer
-		p.observedLocked(ticket.Observation{Entry: own, At: own.Mod})
 	}
 	switch {
 	case p.lingersLocked():
@@ -301,6 +298,26 @@ func (v *view) judgeLocked() {
 			v.tellLocked()
 		}
 	}
+}
+
+// ownKeyLocked is what is known of p's own key, whose events may have overtaken the put's answer:
+// it is there, or was deleted since, or is not in a read of after the put. Otherwise it says
+// nothing: the events have not come as far as the put.
+//
+// Do not let p in where its key is not shown. (TestAKeyThatGoesBeforeItsPutIsAnsweredLetsNobodyIn.)
+func (v *view) ownKeyLocked(p *Place) (o ticket.Observation) {
+	if own, there := v.keys[p.Ticket.Key]; there {
+		return ticket.Observation{Entry: own, At: own.Mod}
+	}
+	for _, g := range v.gone {
+		if g.Key == p.Ticket.Key && p.counts(g.Mod) {
+			o = ticket.Observation{Entry: g, At: g.Mod}
+		}
+	}
+	if o.At == 0 && v.read >= p.Ticket.Rev() {
+		o = ticket.Observation{Entry: line.Entry{Key: p.Ticket.Key}, At: v.at}
+	}
+	return o
 }
 
 // provesGone reports whether a contender ahead of p is proven gone.

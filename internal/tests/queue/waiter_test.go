@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -315,4 +316,46 @@ func TestAWaiterWhoseLeaseIsLostQueuesAnew(t *testing.T) {
 		require.NoError(t, holder.Unlock(context.Background()))
 		require.Equal(t, []string{"b"}, q.order())
 	})
+}
+
+// A waiter whose key an operator deletes before the answer to its put has come queues anew, though
+// the view of the line has shown the deletion already.
+func TestAKeyThatGoesBeforeItsPutIsAnsweredLetsNobodyIn(t *testing.T) {
+	for name, read := range map[string]bool{"by an event": false, "by a read": true} {
+		t.Run(name, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				a, b := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b")
+				held, err := a.Lock(t.Context(), "n")
+				require.NoError(t, err)
+				_, err = b.Lock(tests.Within(t, time.Second), "n") // its view stays for a while
+				require.ErrorIs(t, err, etcdlock.ErrLocked)
+				const late = 100 * time.Millisecond
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					if c.Process == "b" && len(c.Puts) > 0 {
+						return fake.Effect{DelayReply: late}
+					}
+					return fake.Effect{}
+				})
+				in := make(chan *etcdlock.Hold, 1)
+				go func() {
+					if h, err := b.Lock(context.Background(), "n"); err == nil {
+						in <- h
+					}
+				}()
+				time.Sleep(late / 4)
+				etcd.Intercept(nil)
+				keys := etcd.Keys("n/")
+				require.Len(t, keys, 2)
+				etcd.DeleteKey(slices.DeleteFunc(keys, func(k string) bool { return k == held.Key() })[0])
+				if read {
+					etcd.CancelWatches() // and the view reads the line
+				}
+				time.Sleep(late)
+				require.NoError(t, held.Unlock(t.Context()))
+				h := tests.SoonOr(t, in, "it does not get in")
+				require.Equal(t, []string{h.Key()}, etcd.Keys("n/"))
+				require.NoError(t, h.Unlock(t.Context()))
+			})
+		})
+	}
 }
