@@ -135,7 +135,6 @@ func (p *place) newHoldLocked(c *claim, first *hold, now time.Time) {
 	h.all, h.life = h.alone[:], &h.own
 	if most := m.cfg.maxHold; most > 0 {
 		h.most = now.Add(most)
-		h.timer = time.AfterFunc(time.Until(h.most), h.check)
 	}
 	if m.cfg.recall > 0 {
 		h.recall = &recallState{told: make(chan struct{})}
@@ -150,6 +149,9 @@ func (p *place) newHoldLocked(c *claim, first *hold, now time.Time) {
 		h.own.Begin(p.Lease, h, h.most, ErrMaxHold)
 	} else {
 		h.life = first.life
+	}
+	if !h.most.IsZero() { // the timer looks at the life
+		h.timer = time.AfterFunc(time.Until(h.most), h.check)
 	}
 	if m.cfg.trace.Acquired != nil {
 		h.reportAcquired()
