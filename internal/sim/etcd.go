@@ -219,7 +219,7 @@ func (c *Cluster) Busy(entry time.Duration) {
 }
 
 // Repeat makes some transactions come again, up to that much after they were carried out; 0 ends
-// that.
+// that. (Those of concurrency.Mutex do not: it never removes a key that was put again.)
 func (c *Cluster) Repeat(late time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // The services of a member. What neither the lock nor its peer needs is Unimplemented.
@@ -149,7 +150,9 @@ func (s *kvServer) Txn(ctx context.Context, in *pb.TxnRequest) (*pb.TxnResponse,
 	var refused error
 	if err := c.propose(ctx, m, func() {
 		reply, refused = c.txnLocked(by, in)
-		c.againLocked(m, func() { _, _ = c.txnLocked(by, in) })
+		if !putsAsPeer(in) {
+			c.againLocked(m, func() { _, _ = c.txnLocked(by, in) })
+		}
 	}); err != nil {
 		return nil, err // it may yet be carried out: nobody may read what it writes
 	}
@@ -158,6 +161,17 @@ func (s *kvServer) Txn(ctx context.Context, in *pb.TxnRequest) (*pb.TxnResponse,
 	}
 	m.fill(reply.Header)
 	return reply, nil
+}
+
+// putsAsPeer reports whether a transaction puts a key as concurrency.Mutex does.
+func putsAsPeer(in *pb.TxnRequest) bool {
+	for _, op := range in.Success {
+		if put := op.GetRequestPut(); put != nil {
+			_, _, ours := line.ParseKey(string(put.Key))
+			return !ours
+		}
+	}
+	return false
 }
 
 // serializable reports whether a transaction that writes nothing needs no quorum.
