@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/hold"
 	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -67,6 +68,16 @@ var (
 	// etcd's last error. Check the endpoints, the network and the certificates. A wait shorter than
 	// 250 ms ends without it, unless there is no connection or etcd has answered with an error.
 	ErrUnavailable = errors.New("etcdlock: no answer from etcd")
+
+	// ErrRecalled says that a hold has ended because it was recalled and its grace is over. It comes
+	// as a [*RecalledError], the cause of the hold's context. The key is still there: no other
+	// contender gets in before Unlock, which says nil if the hold was whole. Stop the work, and
+	// unlock.
+	ErrRecalled = errors.New("etcdlock: recalled")
+
+	// ErrNotRecallable says that a contender does not listen to [Recall]: it was made without
+	// [WithRecall], or by another program. Nothing was written. Ask its owner, or see [Break].
+	ErrNotRecallable = errors.New("etcdlock: does not listen to a recall")
 )
 
 // The reasons of a [*LostError], besides [ErrMaxHold], for use with [errors.Is]. Each loss has
@@ -96,6 +107,39 @@ var (
 	// are lost with it. It wraps etcd's answer, if a request got one.
 	ErrLeaseRevoked = errors.New("etcdlock: its lease was revoked, or has expired in etcd")
 )
+
+// The engine of holds knows of the errors only what it gets here.
+func init() {
+	hold.Use(hold.Errors{
+		Closed: ErrClosed, NotHeld: ErrNotHeld, Lost: ErrLost, Unlocked: ErrUnlocked,
+		Unconfirmed: ErrUnconfirmed, MaxHold: ErrMaxHold, Deadlock: ErrDeadlock,
+		Expired: ErrExpired, Recalled: ErrRecalled, NotRecallable: ErrNotRecallable,
+
+		WaitClosed: errWaitClosed,
+		NilContext: errNilContext,
+		SetBack:    errors.New("etcd was set back: restored, wiped, or another cluster"),
+		SomeTime:   errors.New("before the release or after it"),
+		NestsNot:   errors.New("WithMinHold is not for a Lock that nests"),
+
+		Failed:     failed,
+		Locked:     func(b *hold.Busy) error { return lockedOf(b) },
+		WaitFailed: waitFailed,
+		NotRun:     notRun,
+		LostHold: func(name string, token int64, reason error) error {
+			return &LostError{Name: name, Token: token, Reason: reason}
+		},
+		ReasonOf: lossReason,
+		RecalledHold: func(name string, token int64, r line.Recall) error {
+			return &RecalledError{Name: name, Token: token, By: r.By, Reason: r.Reason}
+		},
+		OfTicket: reasonOf,
+		OfLease:  leaseError,
+		Unavailable: func(reason error) error {
+			return &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}
+		},
+		CloseUnconfirmed: closeUnconfirmed,
+	})
+}
 
 // A LockedError names the holder of a lock that the call did not get.
 // errors.Is(err, ErrLocked) is true for it.
@@ -165,11 +209,19 @@ func (e *LockedError) taken() string {
 	return "held by " + e.Holder.label()
 }
 
-// lockedBehind is the LockedError of a call that is behind the contenders ahead in etcd's line, in
-// which no hold begins for a delay.
-func lockedBehind(name string, ahead line.Ahead, delay time.Duration) *LockedError {
+// lockedOf is the LockedError of a call that did not get the lock.
+func lockedOf(b *hold.Busy) *LockedError {
 	return &LockedError{
-		Name: name, Holder: holderOf(name, ahead), Ahead: ahead.Count(), delay: delay,
+		Name: b.Name, Holder: contenderOf(b.Holder), Ahead: b.Ahead, lost: b.Lost, delay: b.Delay,
+	}
+}
+
+// contenderOf is c as users see it.
+func contenderOf(c hold.Contender) Contender {
+	return Contender{
+		Name: c.Name, Key: c.Key, Owner: c.Owner, Host: c.Host, PID: c.PID,
+		Token: c.Token, Lease: c.Lease, Since: c.Since, Until: c.Until,
+		Mode: Mode(c.Kind.String()), Holds: c.Holds, Info: c.Info, Self: c.Self,
 	}
 }
 
@@ -212,6 +264,35 @@ func (e *LostError) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
+// A RecalledError is the cause of a hold's context after a [Recall] and its grace.
+// errors.Is(err, ErrRecalled) is true for it.
+type RecalledError struct {
+	Name       string // of the lock
+	Token      int64  // of the hold
+	By, Reason string // of the request
+}
+
+func (e *RecalledError) Error() string {
+	text := fmt.Sprintf("etcdlock: lock %q recalled (token %d)", e.Name, e.Token)
+	if e.By != "" {
+		text += " by " + e.By
+	}
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
+// Unwrap makes errors.Is(e, ErrRecalled) true.
+func (e *RecalledError) Unwrap() error { return ErrRecalled }
+
+// LogValue is e as attributes, with its text as "error".
+func (e *RecalledError) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("error", e.Error()),
+		slog.String("name", e.Name), slog.Int64("token", e.Token),
+		slog.String("by", e.By), slog.String("reason", e.Reason))
+}
+
 // opError is the error of one call. Its text names the call and the lock, and
 // it wraps everything that the caller may want to tell apart.
 type opError struct {
@@ -236,11 +317,12 @@ func failed(op, name string, reasons ...error) error {
 }
 
 // waitFailed is the error of a wait for the lock name that ended with ctx.
-// It says what the wait was for: the line, if locked is known, and etcd, if etcd was not
+// It says what the wait was for: the line, if busy is known, and etcd, if etcd was not
 // answering then (for the reason away) or has failed before with lastRPC.
-func waitFailed(ctx context.Context, name string, locked *LockedError, away, lastRPC error) error {
+func waitFailed(ctx context.Context, name string, busy *hold.Busy, away, lastRPC error) error {
 	e := &opError{text: fmt.Sprintf("etcdlock: lock %q", name)}
-	if locked != nil {
+	if busy != nil {
+		locked := lockedOf(busy)
 		e.text += fmt.Sprintf(": %s in line, %s", ordinal(locked.Ahead+1), locked.awaits())
 		e.wraps = append(e.wraps, locked)
 	}
@@ -307,11 +389,21 @@ func because(reason, answer error) error {
 	}
 }
 
+// lossReason is the reason of a loss, or err itself if that is no LostError.
+func lossReason(err error) error {
+	if lost, ok := errors.AsType[*LostError](err); ok {
+		return lost.Reason
+	}
+	return err
+}
+
 // errKeyTaken is the reason of a loss if etcd did not answer which of the two it is.
 var errKeyTaken = &opError{
 	text:  "etcdlock: its key was deleted, or put over",
 	wraps: []error{ErrKeyDeleted, ErrKeyOverwritten},
 }
+
+var errNilContext = errors.New("nil context")
 
 // bare is the text of err without this package's prefix, for use inside another.
 func bare(err error) string { return strings.TrimPrefix(err.Error(), "etcdlock: ") }

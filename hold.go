@@ -1,218 +1,156 @@
 package etcdlock
 
 import (
+	"context"
 	"errors"
-	"fmt"
-	"log/slog"
 	"time"
 
-	"github.com/etcdlock/etcdlock/internal/guard"
-	"github.com/etcdlock/etcdlock/internal/lease"
-	"github.com/etcdlock/etcdlock/internal/line"
-	"github.com/etcdlock/etcdlock/internal/list"
-	"github.com/etcdlock/etcdlock/internal/queue"
-	"github.com/etcdlock/etcdlock/internal/ticket"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/hold"
 )
 
-// lostWarning is how long after a loss the logger warns if other claims of the Session wait for the
-// Unlock of the lost hold.
-const lostWarning = 10 * time.Second
+// A Hold is one acquisition that is not a Mutex's own: a lock by its name ([Session.Lock]), a read
+// ([RWMutex.RLock]), permits ([Semaphore.Acquire]), or several names ([Session.LockAll]). It lasts
+// until its Unlock, which any goroutine may call. Its methods are safe for concurrent use. Do not
+// copy one.
+type Hold struct {
+	_ noCopy
 
-// errSetBack says that etcd was set back since something was learned from it.
-var errSetBack = errors.New("etcd was set back: restored, wiped, or another cluster")
+	h hold.Handle
+}
 
-// errDelayed says that the lock delay is not over; see delay.go of internal/queue.
-var errDelayed = errors.New("the lock delay is not over")
+// acquire is one call that locks, of an RWMutex or a Semaphore.
+func acquire(ctx context.Context, m *hold.Lock, w hold.Request) (*Hold, error) {
+	h := new(Hold)
+	if err := h.h.Acquire(ctx, m, w); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
 
-// A hold is the time from a Lock to its Unlock.
+// Unlock ends the hold. It returns nil only if the lock was held without a break until then.
 //
-// Invariant: a hold is whole no more before etcd can give the lock to another by expiry: with the
-// lease, at trustedUntil. That is the matter of its life, which waits for no mutex. What the
-// Session has of the hold, its state, follows as soon as a call or a goroutine looks at it with the
-// Session's mutex (checkLocked), and has no bound.
+// Otherwise it returns what [Mutex.Unlock] returns: [ErrLost], [ErrUnconfirmed], or [ErrNotHeld] if
+// the Hold was unlocked before, or its RWMutex, Semaphore or Session was closed. After each of
+// these the Hold is over. ctx is as in Mutex.Unlock: with a nil ctx the hold goes on. After the
+// grace of a [Recall] Unlock is nil: the hold was whole. If one of several names was lost it
+// returns its [*LostError], and removes the other keys in the background.
 //
-// Invariant: what frees a name (a release, a removal, the revocation of the lease, the next
-// turn in the local line) begins only after every context of the hold has been cancelled, and
-// with it every context that comes from one of these. The contexts are cancelled without mu,
-// so other goroutines may run meanwhile: a call that frees a name calls EndContexts first, and
-// does not rely on the call that ended the hold. (Do not free a name in the critical section that
-// ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
-type hold struct {
-	// Set once, then only read.
-	m     *lockHandle
-	claim *claim
-	place *place
-	began time.Time
-	most  time.Time   // end by WithMaxHold, zero if there is none
-	timer *time.Timer // for most
-	alone [1]*hold    // h itself
-	all   []*hold     // that begin and end together: the holds of a LockAll, or alone
-	life  *lease.Life // of all of them
-	own   lease.Life  // that, of the first of them
-
-	// Guarded by Session.mu.
-	depth    int              // Locks that nest, of all Mutexes
-	state    holdState        // changed by becomesLocked alone
-	why      error            // it has ended or is gone, nil before; mostly as its life
-	recall   *recallState     // nil if it does not listen
-	warns    *time.Timer      // of a loss that is not unlocked, nil while no claim waits for that
-	atPlace  list.Node[*hold] // in the holds of its place, until it has ended
-	ending   list.Node[*hold] // in the ending ones of its place, while its contexts may go on
-	ofHandle list.Node[*hold] // in the holds of its lockHandle, until its Unlock
-}
-
-// A holdState is how far a hold has come. It never goes back, and may leave states out.
-type holdState uint8
-
-const (
-	holdWhole    holdState = iota // its contexts go on
-	holdRecalled                  // its grace is over; it keeps its key until its Unlock
-	holdEnded                     // its owner has ended it, and is about to free its key
-	holdGone                      // it does not need its key: that was lost, or is freed
-)
-
-// String returns the state's name.
-func (st holdState) String() string {
-	return [...]string{"whole", "recalled", "ended", "gone"}[st]
-}
-
-// becomesLocked is the one transition of a hold's state. It panics if that would not go on. The
-// life of a hold that is whole no more has ended.
-func (h *hold) becomesLocked(next holdState, why error) {
-	was := h.state
-	if next <= was {
-		panic(fmt.Sprintf("etcdlock: hold of %q: %v becomes %v", h.m.name, was, next))
+// While other readers of the Session share the key, Unlock asks etcd nothing; the last reader
+// removes the key. nil then means that the lease was renewed in time and that no deletion of the
+// key was reported. A deletion in the last second may reach only the readers that go on.
+func (h *Hold) Unlock(ctx context.Context) error {
+	if h == nil || h.h.Hold == nil {
+		return ErrNotHeld
 	}
-	h.state = next
-	if was == holdWhole && h.life.Ending() {
-		h.place.ending.Add(&h.ending, h)
-		if h == h.all[0] {
-			h.m.s.mu.After(h.EndContexts)
+	if ctx == nil {
+		return failed("unlock", h.h.Lock.Name(), errNilContext)
+	}
+	return h.h.Unlock(ctx)
+}
+
+// doWith is the method op, Do or one like it: it calls fn during the Hold that lock returns.
+func doWith(
+	ctx context.Context, op string, fn func(ctx context.Context) error, lock func() (*Hold, error),
+) error {
+	if fn == nil {
+		return notRun(errors.New("etcdlock: " + op + ": nil function"))
+	}
+	h, err := lock()
+	if err != nil {
+		return notRun(err)
+	}
+	return during(h.h.Started, h.h.Hold, fn, func() error { return h.h.Unlock(ctx) })
+}
+
+// during calls fn with a context of h, and then unlock, whatever becomes of fn.
+func during(
+	ctx context.Context, h *hold.Hold, fn func(ctx context.Context) error, unlock func() error,
+) (err error) {
+	defer func() {
+		if unlockErr := unlock(); unlockErr != nil {
+			switch {
+			case err == nil:
+				err = unlockErr
+			case !errors.Is(err, unlockErr): // fn has not said so itself
+				err = errors.Join(err, unlockErr)
+			}
 		}
+	}()
+	if err = fn(hold.WithHold(ctx, h)); err != nil {
+		err = ran(err)
 	}
-	if was < holdEnded && next >= holdEnded {
-		h.atPlace.Remove()
-		h.why = why
-		if h.timer != nil {
-			h.timer.Stop()
-		}
-		if h.recall != nil {
-			h.recall.stopLocked()
-		}
-	}
-	if next == holdGone {
-		h.place.Refs--
-	}
+	return err
 }
 
-// checkCanBeginLocked returns an error if no hold of c can begin at p now: queue.ErrAnew if the
-// place is lost (a hold never begins after its end), errSetBack if the line must be read first, and
-// errDelayed if the lock delay is not over. All ways to a hold ask it.
-func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
-	if c.m.s.leases.ClosedLocked() || c.m.closed {
-		return ErrClosed
+// Context returns a context that comes from parent and also ends with the hold, as [Mutex.Context]
+// does, and with the same causes. After Unlock or Close it has ended already, with [ErrNotHeld].
+func (h *Hold) Context(parent context.Context) context.Context {
+	if parent == nil {
+		return hold.EndedContext(context.Background(), errors.New("etcdlock: nil context"))
 	}
-	p.Lease.CheckLocked(now)
-	if p.Lease.HasEndedLocked() || p.Ticket.Lost() {
-		return queue.ErrAnew
+	if h == nil {
+		return hold.EndedContext(parent, ErrNotHeld)
 	}
-	if p.StaleLocked() {
-		return errSetBack
-	}
-	if p.hold == nil && p.local.DelayLocked(now) > 0 {
-		return errDelayed
-	}
-	return nil
+	return hold.WithHold(parent, h.h.Current())
 }
 
-// newHoldLocked makes the hold of c that begins at p now, where it can. If first, the first hold of
-// several names, is not nil, it shares the life of that. The caller notes in the local queue that c
-// has it.
-func (p *place) newHoldLocked(c *claim, first *hold, now time.Time) {
-	m := c.m
-	h := &hold{m: m, claim: c, place: p, began: now, depth: 1}
-	h.alone[0] = h
-	h.all, h.life = h.alone[:], &h.own
-	if most := m.cfg.maxHold; most > 0 {
-		h.most = now.Add(most)
+// Token returns the fencing token, and 0 once the hold has ended. It is the create revision of the
+// key, which readers of one Session may share, and of all keys of several names. [RWMutex] says how
+// to use the token of a read, and [Semaphore] that of permits.
+func (h *Hold) Token() int64 { return h.Status().Token }
+
+// Key returns the etcd key of the hold, of several names that of the first. It is "" once the hold
+// has ended.
+func (h *Hold) Key() string { return h.Status().Key }
+
+// Status returns what is true of the hold now, as [Mutex.Status] does.
+func (h *Hold) Status() Status {
+	if h == nil {
+		return Status{}
 	}
-	if m.cfg.recall > 0 {
-		h.recall = &recallState{told: make(chan struct{})}
-	}
-	p.HoldLocked(p.hold == nil, now)
-	p.hold, c.hold, c.place = h, h, p
-	p.holds.Add(&h.atPlace, h)
-	m.holds.Add(&h.ofHandle, h)
-	c.local.ahead = line.None
-	c.endsWaitLocked()
-	if first == nil {
-		h.own.Begin(p.Lease, h, h.most, ErrMaxHold)
-	} else {
-		h.life = first.life
-	}
-	if !h.most.IsZero() { // the timer looks at the life
-		h.timer = time.AfterFunc(time.Until(h.most), h.check)
-	}
-	if m.cfg.trace.Acquired != nil {
-		h.reportAcquired()
-	}
-	if c.Kind == line.Exclusive {
-		m.depth = 1
-		m.hold.Store(h)
-		if m.cfg.linger > 0 && c.ahead <= queue.FewAhead {
-			c.local.WatchLocked(false)
-		}
-	}
+	return Status(h.h.Current().Status())
 }
 
-// LostSafe is as in lease.Mortal. A hold on a lease that was closed was not lost.
-func (h *hold) LostSafe(why error) error {
-	if why == ErrClosed {
-		return ErrClosed
+// Names returns the names that are, or were, held: one, or those of the LockAll in its order.
+func (h *Hold) Names() []string {
+	if h == nil || h.h.Hold == nil {
+		return nil
 	}
-	return h.lost(why)
+	return h.h.Names()
 }
 
-// KeySafe is as in lease.Mortal.
-func (h *hold) KeySafe() string { return h.place.Ticket.Key }
-
-// OverSafe is as in lease.Mortal.
-func (h *hold) OverSafe() { time.AfterFunc(0, h.check) }
-
-// clearLocked has the key of a hold removed that was lost, and gives its turn to the next waiter in
-// the local line, unless other claims share it. The key stays while a hold of one of them needs it.
-func (h *hold) clearLocked() {
-	for _, h := range h.all {
-		h.place.clearLocked()
-		h.place.local.endTurnLocked(h.claim, nil)
-		if h.warns != nil {
-			h.warns.Stop()
-		}
+// IsOwner returns one comparison per held name, for the If of an etcd transaction. All of them are
+// true only while the keys of this very hold exist, whatever clocks say, and none is once it has
+// ended. (A key that readers of one Session share exists until the last has unlocked.) See
+// [Mutex.IsOwner] for two writes of one hold.
+func (h *Hold) IsOwner() []clientv3.Cmp {
+	if h == nil || h.h.Hold == nil {
+		return []clientv3.Cmp{hold.NotOwner("")}
 	}
+	return h.h.IsOwner()
 }
 
-// warnLocked has the logger warn after a while if h, which is lost, is not unlocked: claims of its
-// Session wait for that.
-func (h *hold) warnLocked() {
-	if h.warns != nil {
-		return
+// SetInfo changes the Contender.Info of the hold as [Mutex.SetInfo] does, with the same errors and
+// costs: that of several names at all keys at once. Readers of a Session that share a key, or join
+// it later, have its info in common.
+func (h *Hold) SetInfo(ctx context.Context, info string) error {
+	if h == nil || h.h.Hold == nil {
+		return ErrNotHeld
 	}
-	h.warns = time.AfterFunc(lostWarning, func() {
-		s := h.m.s
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if n := h.place.local.queue.Waiting(); n > 0 && !s.leases.ClosedLocked() {
-			h.m.log(slog.LevelWarn, "a lost hold is not unlocked", "name", h.m.name,
-				"token", h.place.Ticket.Rev(), "waiting", n)
-		}
-	})
+	if err := checkSetInfo(ctx, h.h.Lock.Name(), info); err != nil {
+		return err
+	}
+	return h.h.SetInfo(ctx, info)
 }
 
-// clearLocked has p's key removed, if no hold needs it and no release or removal has begun.
-func (p *place) clearLocked() {
-	if s := p.Ticket.State(); p.Refs == 0 && s != ticket.Leaving && s != ticket.Removed {
-		p.AbandonLocked(false)
+// checkSetInfo returns an error if SetInfo was given what it cannot use.
+func checkSetInfo(ctx context.Context, name, info string) error {
+	if err := checkContext(ctx, "set the info of", name); err != nil {
+		return err
 	}
+	return checkInfo("SetInfo", info)
 }
 
 // A Status is what is true of a hold now. The zero Status says that there is no hold.
@@ -228,230 +166,33 @@ type Status struct {
 	TTL, SafetyMargin time.Duration // as granted; see [WithTTL], [WithSafetyMargin]
 }
 
-// status is that of h, which may be nil. It does not wait for the Session's mutex.
-func (h *hold) status() Status {
+// TokenFrom returns the fencing token of the innermost hold that ctx came from, by [Mutex.Context],
+// [Hold.Context], Do or a method like it. It stays the same after the hold has ended. Without a
+// hold ok is false.
+func TokenFrom(ctx context.Context) (token int64, ok bool) {
+	if ctx == nil {
+		return 0, false
+	}
+	h := hold.From(ctx)
 	if h == nil {
-		return Status{}
+		return 0, false
 	}
-	until := h.life.Until(time.Now())
-	if until.IsZero() {
-		return Status{}
-	}
-	p := h.place
-	return Status{
-		Held: true, Token: p.Ticket.Rev(), Key: p.Ticket.Key, Deadline: until,
-		TTL: p.Lease.TTL, SafetyMargin: h.m.s.cfg.marginOf(p.Lease.TTL),
-	}
+	return h.Token(), true
 }
 
-// check ends h if its time has passed. Its contexts end first: they do not wait for the mutex.
-func (h *hold) check() {
-	if h.life.Cause(time.Now()) != nil {
-		h.life.EndContexts()
+// RecallFrom returns a channel that is closed once the innermost hold that ctx came from is
+// recalled. The holder then has the grace of the request, up to the Deadline of its [Status], to
+// come to a good point and unlock.
+//
+// The channel stays as it is when the hold ends otherwise: wait for the end of ctx, too. It is nil,
+// and a receive from it blocks for ever, if ctx comes from no hold, or from one that does not
+// listen (see [WithRecall]).
+func RecallFrom(ctx context.Context) <-chan struct{} {
+	if ctx == nil {
+		return nil
 	}
-	h.m.s.mu.Lock()
-	defer h.m.s.mu.Unlock()
-	h.checkLocked(time.Now())
-}
-
-// checkLocked has the state of h, and of all that began together with it, follow what has happened
-// to its life, its lease, its keys and its Session. It returns the cause of its contexts' end, nil
-// while it is whole.
-func (h *hold) checkLocked(now time.Time) error {
-	l := h.place.Lease
-	l.CheckLocked(now)
-	cause := h.life.Cause(now)
-	if h.m.s.leases.ClosedLocked() {
-		h.closeLocked()
-		return h.life.Cause(now)
-	}
-	if h.state >= holdEnded {
-		return cause
-	}
-	switch lost := h.firstLostLocked(); {
-	case l.HasEndedLocked():
-		h.endLocked(h.all[0].LostSafe(l.WhyLocked())) // it names the first
-	case lost != nil:
-		h.endLocked(lost.lost(reasonOf(lost.place.Ticket.Taken())))
-	case cause == ErrMaxHold, !h.most.IsZero() && !lease.Before(now, h.most):
-		h.endLocked(ErrMaxHold)
-		for _, o := range h.all {
-			o.place.clearLocked()
-		}
-	case cause != nil && h.state == holdWhole: // (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
-		for _, o := range h.all {
-			o.becomesLocked(holdRecalled, cause)
-		}
-	}
-	return h.life.Cause(now)
-}
-
-// firstLostLocked is the first of the holds that ended together with h whose key was lost, nil if
-// none was.
-func (h *hold) firstLostLocked() *hold {
-	for _, o := range h.all {
-		if o.place.Ticket.Lost() {
-			return o
-		}
-	}
-	return nil
-}
-
-// heldLocked reports whether h has no Unlock yet, and was not closed.
-func (h *hold) heldLocked() bool {
-	h.checkLocked(time.Now())
-	return h.depth > 0
-}
-
-// goesOnLocked is nil while h is whole. Otherwise it is why a call that needs h fails: a LostError,
-// a RecalledError, or ErrNotHeld.
-func (h *hold) goesOnLocked() error {
-	cause := h.checkLocked(time.Now())
-	if loss := h.lossLocked(); loss != nil {
-		return loss
-	}
-	if cause == nil || errors.Is(cause, ErrRecalled) {
-		return cause
-	}
-	return ErrNotHeld
-}
-
-// endLocked ends h with cause, unless it has ended, and all that began together with it. If its
-// life has ended before, by its lease or its own time, that is the cause.
-func (h *hold) endLocked(cause error) (endedBefore bool) {
-	if h.state >= holdEnded {
-		return true
-	}
-	if h.state == holdWhole {
-		if first := h.life.End(cause); !errors.Is(first, ErrRecalled) {
-			cause = first
-		}
-	}
-	for _, o := range h.all {
-		if cause == ErrUnlocked || cause == ErrClosed {
-			o.becomesLocked(holdEnded, cause) // its owner frees it next
-			continue
-		}
-		o.becomesLocked(holdGone, cause)
-		o.reportLost(cause)
-		if o.place.local.queue.Waiting() > 0 {
-			o.warnLocked()
-		}
-	}
-	return false
-}
-
-// EndContexts ends the contexts of h, which has ended itself, and of the holds that ended together
-// with it. When it returns they all have ended, and all that come from them, even if other calls do
-// the same at that time: to cancel a context is to wait for a cancel of it that is under way.
-func (h *hold) EndContexts() {
-	h.life.EndContexts()
-	s := h.m.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, o := range h.all {
-		if o.state != holdWhole {
-			o.ending.Remove()
-		}
-	}
-}
-
-// EndsLocked is as in queue.Owner: it ends the holds at p, a few of them now, and the rest soon.
-func (p *place) EndsLocked() {
-	now := time.Now()
-	for range guard.Few {
-		h, some := p.holds.First()
-		if !some || h.checkLocked(now) == nil {
-			return
-		}
-	}
-	if p.holds.Len() > 0 && !p.settling {
-		p.settling = true
-		p.m.s.tasks.Go(p.settle)
-	}
-}
-
-// settle goes on with EndsLocked.
-func (p *place) settle() {
-	mu := &p.m.s.mu
-	guard.Pieces(mu, p.holds.Firsts(), func(h *hold) {
-		h.checkLocked(time.Now())
-		h.atPlace.Remove()
-	})
-	mu.Lock()
-	defer mu.Unlock()
-	p.settling = false
-}
-
-// EndContexts is as in queue.Owner. It ends those of all holds that have ended at p.
-func (p *place) EndContexts() {
-	for {
-		p.m.s.mu.Lock()
-		h, some := p.ending.First()
-		p.m.s.mu.Unlock()
-		if !some {
-			return
-		}
-		h.EndContexts()
-	}
-}
-
-// closeLocked ends h for all Mutexes that nest in it.
-func (h *hold) closeLocked() (endedBefore bool) {
-	if endedBefore = h.endLocked(ErrClosed); !endedBefore && h.m.s.leases.ClosedLocked() {
-		for _, o := range h.all {
-			o.reportReleased() // its key goes with the lease
-		}
-	}
-	for _, o := range h.all {
-		o.depth = 0 // its Unlock returns ErrNotHeld
-	}
-	return endedBefore
-}
-
-// reportLost reports a loss to Trace and Logger.
-func (h *hold) reportLost(cause error) {
-	reason := cause
-	if lost, ok := errors.AsType[*LostError](cause); ok {
-		reason = lost.Reason
-	}
-	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
-	report(&m.s.hooks, m.cfg.trace.Lost, h.claim.caller, LostEvent{m.name, token, held, reason})
-	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", token, "held", held,
-		"reason", bare(reason))
-}
-
-// reportAcquired reports to Trace that h has begun.
-func (h *hold) reportAcquired() {
-	c, m := h.claim, h.m
-	report(&m.s.hooks, m.cfg.trace.Acquired, h.claim.caller, AcquiredEvent{
-		Name: m.name, Token: h.place.Ticket.Rev(), Mode: modeOf(c.Kind),
-		Weight: max(1, int(c.Weight)), Waited: h.waited(), Ahead: c.ahead,
-	})
-}
-
-// waited is how long the call of h has waited for it.
-func (h *hold) waited() time.Duration { return h.began.Sub(h.claim.started) }
-
-// reportReleased reports to Trace that h has ended without a loss.
-func (h *hold) reportReleased() {
-	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
-	report(&m.s.hooks, m.cfg.trace.Released, h.claim.caller, ReleasedEvent{m.name, token, held})
-}
-
-// lost is the LostError of h.
-func (h *hold) lost(reason error) *LostError {
-	return &LostError{Name: h.m.name, Token: h.place.Ticket.Rev(), Reason: reason}
-}
-
-// lossLocked is what Unlock says about h: a LostError, whose reason may be ErrMaxHold,
-// or nil if h is whole or its owner ended it.
-func (h *hold) lossLocked() error {
-	if lost, ok := errors.AsType[*LostError](h.why); ok {
-		return lost
-	}
-	if errors.Is(h.why, ErrMaxHold) {
-		return h.lost(ErrMaxHold)
+	if h := hold.From(ctx); h != nil {
+		return h.Recalled()
 	}
 	return nil
 }

@@ -2,8 +2,11 @@ package etcdlock
 
 import (
 	"context"
+	"errors"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/hold"
 )
 
 // A Session is one lease, kept alive, that any number of Mutexes share. Use one Session for many
@@ -14,42 +17,41 @@ import (
 // A Session stays usable through any outage: it replaces a lost lease for the next acquisition.
 // When nothing was held or waited for during two TTLs it gives the lease back by itself and has no
 // goroutine until it is used again. All methods are safe for concurrent use.
-type Session struct{ session }
+type Session struct {
+	_ noCopy
+
+	engine *hold.Session // set once, nil if the Session was not made here
+}
 
 // NewSession returns a Session. It validates the options and does no I/O: the lease is granted when
 // it is first needed. Options for a Mutex are defaults for the Mutexes of the Session.
 func NewSession(client *clientv3.Client, opts ...SessionOption) (*Session, error) {
-	s := new(Session)
-	if err := s.open(client, forSession, opts); err != nil {
+	s, err := openSession(client, forSession, opts)
+	if err != nil {
 		return nil, err
 	}
-	return s, nil
+	return &Session{engine: s}, nil
 }
 
 // Lease returns the lease that the next hold will be bound to. It is clientv3.NoLease before the
 // first use, after Close and while a lost lease is not replaced yet. Do not attach your own keys:
 // they go when the Session gives the lease up, in doubt of it or after two TTLs without use.
 func (s *Session) Lease() clientv3.LeaseID {
-	if s == nil || s.leases == nil {
+	if s.check() != nil {
 		return clientv3.NoLease
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l := s.leases.CurrentLocked(); l != nil {
-		return l.ID
-	}
-	return clientv3.NoLease
+	return s.engine.Lease()
 }
 
 // Mutex returns a Mutex for name on the Session's lease. It does no I/O. Mutexes
 // of the same name exclude each other, whichever Session they are from.
 func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
-	return newMutex(s.inner(), name, forMutex, opts)
+	return s.newMutex(name, forMutex, opts)
 }
 
 // RWMutex returns an RWMutex for name on the Session's lease, as [Session.Mutex] returns a Mutex.
 func (s *Session) RWMutex(name string, opts ...Option) (*RWMutex, error) {
-	m, err := newMutex(s.inner(), name, forRWMutex, opts)
+	m, err := s.newMutex(name, forRWMutex, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -62,12 +64,43 @@ func (s *Session) Semaphore(name string, limit int, opts ...Option) (*Semaphore,
 	if err := checkLimit(name, limit); err != nil {
 		return nil, err
 	}
-	m, err := newMutex(s.inner(), name, forSemaphore, opts)
+	m, err := s.newMutex(name, forSemaphore, opts)
 	if err != nil {
 		return nil, err
 	}
-	m.limit = uint16(limit)
-	return &Semaphore{m: m}, nil
+	return &Semaphore{m: m, limit: limit}, nil
+}
+
+// newMutex returns the Mutex of something on the lease of s.
+func (s *Session) newMutex(name string, of use, opts []Option) (*Mutex, error) {
+	cfg, err := s.configured(name, of, opts)
+	if err != nil {
+		return nil, err
+	}
+	if s.engine.IsClosed() {
+		return nil, failed("mutex", name, ErrClosed)
+	}
+	return &Mutex{lock: new(hold.Lock).Init(s.engine, name, cfg)}, nil
+}
+
+// configured is the config of a lock of s, with its options: that of s if nothing changes it.
+func (s *Session) configured(name string, of use, opts []Option) (*hold.Config, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	own := s.engine.Config()
+	ignores := of != forMutex && own.MinHold > 0 // a default of the Session
+	if len(opts) == 0 && !ignores {
+		return own, nil
+	}
+	cfg, err := configure(*own, of, opts)
+	if ignores {
+		cfg.MinHold = 0
+	}
+	return &cfg, err
 }
 
 // Lock waits in line until it holds the lock name, as [Mutex.Lock] does. After nil the caller holds
@@ -77,12 +110,12 @@ func (s *Session) Semaphore(name string, limit int, opts ...Option) (*Semaphore,
 // costs what a Lock of a Mutex costs that is used again, and has the same errors. A name that no
 // lock may have, or an option that a Mutex cannot have, is an error at once.
 func (s *Session) Lock(ctx context.Context, name string, opts ...Option) (*Hold, error) {
-	return lockNamed(ctx, s.inner(), name, opts, manner{})
+	return s.lock(ctx, name, opts, hold.Request{})
 }
 
 // TryLock takes the lock name if no contender holds it or waits for it, as [Mutex.TryLock] does.
 func (s *Session) TryLock(ctx context.Context, name string, opts ...Option) (*Hold, error) {
-	return lockNamed(ctx, s.inner(), name, opts, manner{try: true})
+	return s.lock(ctx, name, opts, hold.Request{Try: true})
 }
 
 // Do calls fn while it holds the lock name, with a context that ends with the hold. As with
@@ -92,7 +125,7 @@ func (s *Session) Do(
 	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
 ) error {
 	return doWith(ctx, "Do", fn, func() (*Hold, error) {
-		return lockNamed(ctx, s.inner(), name, opts, manner{runs: true})
+		return s.lock(ctx, name, opts, hold.Request{Runs: true})
 	})
 }
 
@@ -101,8 +134,30 @@ func (s *Session) TryDo(
 	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
 ) error {
 	return doWith(ctx, "TryDo", fn, func() (*Hold, error) {
-		return lockNamed(ctx, s.inner(), name, opts, manner{try: true, runs: true})
+		return s.lock(ctx, name, opts, hold.Request{Try: true, Runs: true})
 	})
+}
+
+// A namedHold is a Hold with what it is of.
+type namedHold struct {
+	Hold
+	of hold.Lock
+}
+
+// lock is Lock, or TryLock. A call without options allocates no more than a Mutex that is used
+// again does, but for the Hold.
+func (s *Session) lock(
+	ctx context.Context, name string, opts []Option, w hold.Request,
+) (*Hold, error) {
+	cfg, err := s.configured(name, forMutex, opts)
+	if err != nil {
+		return nil, err
+	}
+	n := new(namedHold)
+	if err := n.h.Acquire(ctx, n.of.Init(s.engine, name, cfg), w); err != nil {
+		return nil, err
+	}
+	return &n.Hold, nil
 }
 
 // LockAll waits until it holds the locks of all the names: 1 to 32, each once, and all of them or
@@ -123,7 +178,7 @@ func (s *Session) TryDo(
 // It has the options of the Session, without [WithHandoff], [WithLinger] and [WithMinHold]. The
 // hooks of the Trace are called for each name.
 func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
-	return lockAll(ctx, s.inner(), names, manner{})
+	return s.lockAll(ctx, names, hold.Request{})
 }
 
 // TryLockAll takes the locks of all the names if no contender holds or waits for any of them. If
@@ -133,7 +188,7 @@ func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
 // Like [Mutex.TryLock] it waits for etcd, but for no other contender. It looks at this Session
 // first, and asks etcd only if none is taken there. Other errors are as for [Session.LockAll].
 func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error) {
-	return lockAll(ctx, s.inner(), names, manner{try: true})
+	return s.lockAll(ctx, names, hold.Request{Try: true})
 }
 
 // DoAll is [Mutex.Do] with LockAll: it calls fn while it holds all the names, with a context that
@@ -142,7 +197,7 @@ func (s *Session) DoAll(
 	ctx context.Context, names []string, fn func(ctx context.Context) error,
 ) error {
 	return doWith(ctx, "DoAll", fn, func() (*Hold, error) {
-		return lockAll(ctx, s.inner(), names, manner{runs: true})
+		return s.lockAll(ctx, names, hold.Request{Runs: true})
 	})
 }
 
@@ -151,8 +206,26 @@ func (s *Session) TryDoAll(
 	ctx context.Context, names []string, fn func(ctx context.Context) error,
 ) error {
 	return doWith(ctx, "TryDoAll", fn, func() (*Hold, error) {
-		return lockAll(ctx, s.inner(), names, manner{try: true, runs: true})
+		return s.lockAll(ctx, names, hold.Request{Try: true, Runs: true})
 	})
+}
+
+// lockAll is LockAll, or TryLockAll.
+func (s *Session) lockAll(ctx context.Context, names []string, w hold.Request) (*Hold, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if err := checkNames(names); err != nil {
+		return nil, err
+	}
+	if err := checkContext(ctx, "lock", names[0]); err != nil {
+		return nil, err
+	}
+	h := new(Hold)
+	if err := h.h.AcquireAll(ctx, s.engine, names, w); err != nil {
+		return nil, err
+	}
+	return h, nil
 }
 
 // Close ends every hold and every wait of the Session, releases all keys by revoking the lease, and
@@ -166,12 +239,20 @@ func (s *Session) TryDoAll(
 // removes it.) Of several calls at once each waits within its own ctx. If ctx ended before the
 // call, Close takes 50 ms at most; if ctx never ends, two TTLs. After a nil ctx nothing has
 // happened.
-func (s *Session) Close(ctx context.Context) error { return s.inner().close(ctx) }
-
-// inner is what s consists of, nil for a nil Session.
-func (s *Session) inner() *session {
-	if s == nil {
-		return nil
+func (s *Session) Close(ctx context.Context) error {
+	if err := s.check(); err != nil {
+		return err
 	}
-	return &s.session
+	if ctx == nil {
+		return errors.New("etcdlock: close: nil context")
+	}
+	return s.engine.Close(ctx)
+}
+
+// check returns an error if s was not made with NewSession.
+func (s *Session) check() error {
+	if s == nil || s.engine == nil {
+		return errors.New("etcdlock: Session not made with NewSession")
+	}
+	return nil
 }

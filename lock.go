@@ -3,17 +3,17 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/hold"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
-
-// releaseBound is the longest time that Unlock takes if its context had ended
-// before the call, or never ends. A shorter TTL takes its place.
-const releaseBound = 5 * time.Second
 
 // A Mutex is a lock that at most one holder has at a time, among all Mutexes of its name in all
 // processes that use the same etcd. Make it with [New] or [Session.Mutex]; the zero Mutex returns
@@ -22,14 +22,11 @@ const releaseBound = 5 * time.Second
 // All methods are safe for concurrent use. As with sync.Mutex, any goroutine may call Unlock, and
 // Unlock synchronizes before the Lock that follows it in the same process.
 type Mutex struct {
-	lockHandle
+	_ noCopy
 
-	own bool // Close closes the Session; set once
-
-	// Guarded by Session.mu.
-	closing      chan struct{} // closed at the end of the Close that is under way, otherwise nil
-	closingErr   error         // of that Close; written before closing is closed
-	closedNotice chan struct{} // closed with the Mutex, nil while no call of Lead has needed it
+	// Set once, then only read.
+	lock *hold.Lock    // nil if m was not made here
+	own  *hold.Session // that Close closes, nil for the Mutex of a Session
 }
 
 // noCopy makes go vet report a copied struct: vet takes it for a sync.Locker.
@@ -52,25 +49,11 @@ func newAlone(client *clientv3.Client, name string, of use, opts []SessionOption
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	s := new(session)
-	if err := s.open(client, of, opts); err != nil {
-		return nil, err
-	}
-	return &Mutex{lockHandle: lockHandle{s: s, name: name, cfg: s.cfg}, own: true}, nil
-}
-
-// newMutex returns the Mutex of something on the lease of s.
-func newMutex(s *session, name string, of use, opts []Option) (*Mutex, error) {
-	cfg, err := s.configured(name, of, opts)
+	s, err := openSession(client, of, opts)
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.leases.ClosedLocked() {
-		return nil, failed("mutex", name, ErrClosed)
-	}
-	return &Mutex{lockHandle: lockHandle{s: s, name: name, cfg: cfg}}, nil
+	return &Mutex{lock: new(hold.Lock).Init(s, name, s.Config()), own: s}, nil
 }
 
 // Lock waits in line until it holds the lock. After nil the caller holds it until Unlock, and
@@ -96,7 +79,10 @@ func newMutex(s *session, name string, of use, opts []Option) (*Mutex, error) {
 // does not wait for that.) If your work may overlap with other work of the same process after a
 // loss, unlock the [Hold] when its context ends; see the example of [Session.Lock].
 func (m *Mutex) Lock(ctx context.Context) error {
-	_, _, err := m.lock(ctx, manner{})
+	if err := m.check(); err != nil {
+		return err
+	}
+	_, _, err := m.lock.Acquire(ctx, hold.Request{})
 	return err
 }
 
@@ -111,93 +97,11 @@ func (m *Mutex) Lock(ctx context.Context) error {
 // come and go. If another contender comes at the same moment, it puts its key behind that
 // contender's, and deletes it.
 func (m *Mutex) TryLock(ctx context.Context) error {
-	_, _, err := m.lock(ctx, manner{try: true})
-	return err
-}
-
-// lock is Lock, or TryLock. It returns the hold, so that Do releases that very hold, and the
-// context of the call.
-func (m *Mutex) lock(ctx context.Context, how manner) (*hold, context.Context, error) {
 	if err := m.check(); err != nil {
-		return nil, nil, err
+		return err
 	}
-	return request{m: &m.lockHandle, manner: how}.lock(ctx)
-}
-
-// lock is one call that locks, whatever kind of hold it asks for. It returns the hold, and the
-// context of the call: ctx, or what the Trace has made of it.
-func (w request) lock(ctx context.Context) (*hold, context.Context, error) {
-	m := w.m
-	if err := checkContext(ctx, "lock", m.name); err != nil {
-		return nil, nil, err
-	}
-	if ctx.Err() != nil {
-		return nil, nil, waitFailed(ctx, m.name, nil, nil, nil)
-	}
-	if nested := m.nestsIn(ctx); nested != nil && !w.mayFollow(nested) {
-		h, err := w.nest(nested)
-		return h, ctx, err
-	}
-	return w.newClaim().lock(ctx)
-}
-
-// mayFollow reports whether a call whose context comes from h queues, as any other does. A call for
-// permits may, though its caller has some.
-func (w request) mayFollow(h *hold) bool {
-	return w.Kind == line.Permit && h.claim.Kind == line.Permit
-}
-
-// nestsIn returns the hold of m's name and Session that ctx comes from, if it has
-// not been unlocked.
-func (m *lockHandle) nestsIn(ctx context.Context) *hold {
-	for c := holdContextOf(ctx); c != nil; c = c.outer() {
-		h := m.coveredBy(c.hold)
-		if h == nil {
-			continue
-		}
-		m.s.mu.Lock()
-		current := h.depth > 0 && !m.s.leases.ClosedLocked()
-		m.s.mu.Unlock()
-		if current {
-			return h
-		}
-	}
-	return nil
-}
-
-// nest makes a Lock whose context comes from h a part of h. It holds as h does, or not at all: a
-// write inside a read would wait for that read, and a read inside a write would give up the place.
-func (w request) nest(h *hold) (*hold, error) {
-	m := w.m
-	if !m.cfg.reentrant || w.Kind != h.claim.Kind {
-		return nil, failed("lock", m.name, ErrDeadlock)
-	}
-	if m.cfg.mustNotNest {
-		return nil, failed("lock", m.name, errors.New("WithMinHold is not for a Lock that nests"))
-	}
-	m.s.mu.Lock()
-	defer m.s.mu.Unlock()
-	switch {
-	case m.closed || m.s.leases.ClosedLocked():
-		return nil, failed("lock", m.name, ErrClosed)
-	case h.checkLocked(time.Now()) != nil:
-		reason := h.lossLocked()
-		if reason == nil {
-			reason = h.life.Cause(time.Now()) // it was unlocked, or closed, in between
-		}
-		return nil, failed("lock", m.name, reason)
-	}
-	h.depth++
-	if w.Kind == line.Read {
-		m.countNests(h, 1)
-		return h, nil
-	}
-	if m.hold.Load() != h { // what it nested in before was closed
-		m.hold.Store(h)
-		m.depth = 0
-	}
-	m.depth++
-	return h, nil
+	_, _, err := m.lock.Acquire(ctx, hold.Request{Try: true})
+	return err
 }
 
 // Unlock ends the hold and releases the lock. It returns nil only if the lock was held without a
@@ -219,32 +123,13 @@ func (w request) nest(h *hold) (*hold, error) {
 // bound applies to a ctx that never ends, and to one that comes from the hold, and so ends with it,
 // unless its deadline is sooner. With a nil ctx Unlock returns an error and the hold goes on.
 func (m *Mutex) Unlock(ctx context.Context) error {
-	if m == nil || m.s == nil {
+	if m == nil || m.lock == nil {
 		return ErrNotHeld
 	}
-	if err := checkContext(ctx, "unlock", m.name); err != nil {
-		return err
+	if ctx == nil {
+		return failed("unlock", m.lock.Name(), errNilContext)
 	}
-	return m.unlock(ctx, nil)
-}
-
-// unlock releases m's hold; if only is not nil, then only that very hold.
-func (m *Mutex) unlock(ctx context.Context, only *hold) error {
-	s := m.s
-	ctx, cancel := releaseContext(ctx, s, m.covers, releaseTime(s))
-	defer cancel()
-
-	s.mu.Lock()
-	h := m.hold.Load()
-	if h == nil || !h.heldLocked() || only != nil && h != only {
-		s.mu.Unlock()
-		return failed("unlock", m.name, ErrNotHeld)
-	}
-	m.depth--
-	if m.depth == 0 {
-		m.hold.Store(nil)
-	}
-	return h.unlockLocked(ctx)
+	return m.lock.Unlock(ctx, nil)
 }
 
 // Do locks, calls fn, and unlocks, even if fn panics or calls runtime.Goexit. fn gets a context
@@ -255,25 +140,28 @@ func (m *Mutex) unlock(ctx context.Context, only *hold) error {
 // [ErrLost] says that the work was not protected throughout, [ErrUnconfirmed] that the release was
 // not confirmed. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the wait alone.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	return m.do(ctx, "Do", fn, manner{runs: true})
+	return m.do(ctx, "Do", fn, hold.Request{Runs: true})
 }
 
 // TryDo is Do with TryLock in place of Lock.
 func (m *Mutex) TryDo(ctx context.Context, fn func(ctx context.Context) error) error {
-	return m.do(ctx, "TryDo", fn, manner{try: true, runs: true})
+	return m.do(ctx, "TryDo", fn, hold.Request{Try: true, Runs: true})
 }
 
 func (m *Mutex) do(
-	ctx context.Context, op string, fn func(ctx context.Context) error, how manner,
+	ctx context.Context, op string, fn func(ctx context.Context) error, w hold.Request,
 ) error {
 	if fn == nil {
 		return notRun(errors.New("etcdlock: " + op + ": nil function"))
 	}
-	h, started, err := m.lock(ctx, how)
+	if err := m.check(); err != nil {
+		return notRun(err)
+	}
+	h, started, err := m.lock.Acquire(ctx, w)
 	if err != nil {
 		return notRun(err)
 	}
-	return during(started, h, fn, func() error { return m.unlock(ctx, h) })
+	return during(started, h, fn, func() error { return m.lock.Unlock(ctx, h) })
 }
 
 // Lead calls fn each time this process holds the lock, again and again until ctx ends. Of all
@@ -305,23 +193,6 @@ func (m *Mutex) Lead(ctx context.Context, fn func(ctx context.Context) error) er
 	return candidate{m, fn}.run(ctx)
 }
 
-// during calls fn with a context of h, and then unlock, whatever becomes of fn.
-func during(
-	ctx context.Context, h *hold, fn func(ctx context.Context) error, unlock func() error,
-) (err error) {
-	defer func() {
-		if unlockErr := unlock(); unlockErr != nil {
-			switch {
-			case err == nil:
-				err = unlockErr
-			case !errors.Is(err, unlockErr): // fn has not said so itself
-				err = errors.Join(err, unlockErr)
-			}
-		}
-	}()
-	return ran(fn(withHold(ctx, h)))
-}
-
 // Context returns a context that comes from parent and also ends the moment the hold ends or can no
 // longer be trusted. context.Cause then says why: [ErrUnlocked], a [*LostError], [ErrMaxHold],
 // [ErrClosed] or, after a [Recall], a [*RecalledError].
@@ -338,12 +209,12 @@ func during(
 // one of them ends: cancel a parent that is made for each call.
 func (m *Mutex) Context(parent context.Context) context.Context {
 	if parent == nil {
-		return endedContext(context.Background(), errors.New("etcdlock: nil context"))
+		return hold.EndedContext(context.Background(), errors.New("etcdlock: nil context"))
 	}
-	if m == nil || m.s == nil {
-		return endedContext(parent, ErrNotHeld)
+	if m == nil || m.lock == nil {
+		return hold.EndedContext(parent, ErrNotHeld)
 	}
-	return withHold(parent, m.hold.Load())
+	return hold.WithHold(parent, m.lock.Hold())
 }
 
 // Token returns the fencing token of the current hold, and 0 when the lock is not held. It grows
@@ -364,10 +235,10 @@ func (m *Mutex) Key() string { return m.Status().Key }
 // It does not protect work, because the answer may be old when it is used: check the
 // [Mutex.Context] or send the Token along.
 func (m *Mutex) Status() Status {
-	if m == nil || m.s == nil {
+	if m == nil || m.lock == nil {
 		return Status{}
 	}
-	return m.hold.Load().status()
+	return Status(m.lock.Hold().Status())
 }
 
 // SetInfo changes the Contender.Info of the current hold, which [WithInfo] has set at first. It
@@ -390,14 +261,13 @@ func (m *Mutex) Status() Status {
 // It costs a read and a transaction, or the read alone if the key has that info. The key is then
 // not handed on and does not linger (see [WithHandoff], [WithLinger]).
 func (m *Mutex) SetInfo(ctx context.Context, info string) error {
-	if m == nil || m.s == nil {
+	if m == nil || m.lock == nil {
 		return ErrNotHeld
 	}
-	h := m.hold.Load()
-	if h == nil {
-		return setInfo(ctx, m.name, info, nil)
+	if err := checkSetInfo(ctx, m.lock.Name(), info); err != nil {
+		return err
 	}
-	return setInfo(ctx, m.name, info, h.alone[:])
+	return m.lock.SetInfo(ctx, info)
 }
 
 // IsOwner returns a comparison for the If of an etcd transaction: it is true only while this very
@@ -407,21 +277,21 @@ func (m *Mutex) SetInfo(ctx context.Context, info string) error {
 // It does not order the writes of one hold. After a write whose outcome is unknown, unlock before
 // the next write: the comparison would still let the late one through.
 func (m *Mutex) IsOwner() clientv3.Cmp {
-	if m == nil || m.s == nil {
-		return clientv3.Compare(clientv3.CreateRevision("/"), "=", -1)
+	if m == nil || m.lock == nil {
+		return hold.NotOwner("")
 	}
 	if now := m.Status(); now.Held {
 		return clientv3.Compare(clientv3.CreateRevision(now.Key), "=", now.Token)
 	}
-	return m.notOwner()
+	return hold.NotOwner(m.lock.Name())
 }
 
 // Name returns the name of the lock.
 func (m *Mutex) Name() string {
-	if m == nil {
+	if m == nil || m.lock == nil {
 		return ""
 	}
-	return m.name
+	return m.lock.Name()
 }
 
 // Locker returns a sync.Locker for code that needs one. Its Lock waits without bound until it holds
@@ -446,38 +316,364 @@ func (lk locker) Unlock() {
 	}
 }
 
+// Close ends the hold, if there is one, with everything that nests in it, and releases its key,
+// also a lingering one. The hold's context ends with the cause [ErrClosed], and waiting calls of
+// Lock return ErrClosed.
+//
+// From then on Lock and TryLock return ErrClosed and Unlock returns [ErrNotHeld]. A Mutex from
+// [New] gives its lease back and has no goroutine left; a Session's Mutex leaves the Session as it
+// is.
+//
+// It returns nil if its hold left nothing behind, and when the Mutex was closed before. (Keys of
+// waits that it ended are removed in the background.) [ErrUnconfirmed] says that etcd did not
+// confirm in time: what is left goes within the TTL. The bound is the end of ctx, or that of an
+// Unlock if ctx never ends, or 50 ms if ctx ended before the call. If another call is closing the
+// Mutex or its Session, Close waits for that and returns its result. After a nil ctx nothing has
+// happened.
+func (m *Mutex) Close(ctx context.Context) error {
+	if err := m.check(); err != nil {
+		return err
+	}
+	if err := checkContext(ctx, "close", m.lock.Name()); err != nil {
+		return err
+	}
+	if m.own != nil {
+		return m.own.Close(ctx)
+	}
+	return m.lock.Close(ctx)
+}
+
 // check returns an error if m was not made with New or Session.Mutex.
 func (m *Mutex) check() error {
-	if m == nil || m.s == nil {
+	if m == nil || m.lock == nil {
 		return errors.New("etcdlock: Mutex not made with New or Session.Mutex")
 	}
 	return nil
 }
 
-// covers reports whether h is a hold of m's name in m's Session, or has begun with one.
-func (m *lockHandle) covers(h *hold) bool { return m.coveredBy(h) != nil }
+// The pause of Lead before it queues again.
+const (
+	leastPause = 100 * time.Millisecond
+	mostPause  = 30 * time.Second
+)
 
-// coveredBy is the hold of m's name in m's Session, of the holds that have begun together with h;
-// nil if there is none.
-func (m *lockHandle) coveredBy(h *hold) *hold {
-	for _, o := range h.all {
-		if o.m.s == m.s && o.m.name == m.name {
-			return o
+// errGoexit is the error of a function that ended its goroutine.
+var errGoexit = errors.New("etcdlock: lead: the function called runtime.Goexit")
+
+// A candidate is a call of Mutex.Lead.
+type candidate struct {
+	*Mutex
+	fn func(ctx context.Context) error
+}
+
+// run is Mutex.Lead.
+func (m candidate) run(ctx context.Context) error {
+	if err := m.check(); err != nil {
+		return err
+	}
+	if err := checkContext(ctx, "lead", m.Name()); err != nil {
+		return err
+	}
+	if m.fn == nil {
+		return failed("lead", m.Name(), errors.New("nil function"))
+	}
+	if m.lock.NestsIn(ctx) != nil { // to nest would be to lead without a turn, for ever
+		return failed("lead", m.Name(), ErrDeadlock)
+	}
+	timeout := m.lock.Config().AcquireTimeout
+	var pause time.Duration
+	for {
+		began := time.Now()
+		h, started, err := m.lock.Acquire(ctx, hold.Request{})
+		var took, long time.Duration
+		switch {
+		case err == nil:
+			long = h.TTL()
+			if took, err = m.term(started, h); errors.Is(err, ErrStopLeading) {
+				return err
+			}
+		case ctx.Err() == nil && timeout > 0 && errors.Is(err, context.DeadlineExceeded):
+			took, long = time.Since(began), m.lock.Config().TTL
+		default:
+			return err
 		}
+		pause = nextPause(pause, took >= long)
+		if !m.lock.Rest(ctx, attempt.Jitter(pause)) {
+			return waitFailed(ctx, m.Name(), nil, nil, nil)
+		}
+	}
+}
+
+// nextPause follows a pause, and a term that was long or not.
+func nextPause(pause time.Duration, long bool) time.Duration {
+	if long || pause == 0 {
+		return leastPause
+	}
+	return min(2*pause, mostPause)
+}
+
+// term is one term: it calls fn during h, and reports how fn ended. It returns how long fn took,
+// and what fn has returned.
+//
+// (Do not release before fn has returned, whatever has ended its context: the next leader would
+// work beside it. TestALeaderIsReleasedOnlyAfterItHasReturned.)
+func (m candidate) term(ctx context.Context, h *hold.Hold) (took time.Duration, returned error) {
+	began, err := time.Now(), errGoexit
+	defer func() { m.traceLed(ctx, h.Token(), took, err) }()
+	led := func(ctx context.Context) (err error) {
+		defer func() {
+			took = time.Since(began)
+			if p := recover(); p != nil {
+				err = panicked(p)
+			}
+		}()
+		returned = m.fn(ctx)
+		return returned
+	}
+	err = during(ctx, h, led, func() error {
+		err := m.lock.Unlock(ctx, h)
+		if errors.Is(err, ErrNotHeld) { // fn, or Close, has unlocked
+			return nil
+		}
+		return err
+	})
+	return took, returned
+}
+
+// panicked is the error of a function that panicked with p. It is p, if p is an error.
+func panicked(p any) error {
+	text := fmt.Sprintf("etcdlock: lead: the function panicked: %v\n\n%s", p, debug.Stack())
+	err, _ := p.(error)
+	return &opError{text: text, wraps: []error{err}}
+}
+
+// traceLed reports that a term is over. If its context has ended with the caller's, or fn has ended
+// Lead, that is no failure.
+func (m candidate) traceLed(ctx context.Context, token int64, took time.Duration, err error) {
+	ends := ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
+	failed := err != nil && !ends && !errors.Is(err, ErrStopLeading)
+	m.lock.ReportLed(ctx, hold.Led{Name: m.Name(), Token: token, Held: took, Err: err}, failed)
+}
+
+// An RWMutex is a read/write lock of a name: one writer holds it, or any number of readers do. The
+// methods of the embedded Mutex are those of the writer; a read is a [Hold], from [RWMutex.RLock].
+//
+// It is first come, first served: readers in a row share the lock, every contender behind a writer
+// waits for it, and no waiter starves. Make it with [NewRWMutex] or [Session.RWMutex]; the zero
+// RWMutex returns errors. Do not copy one. All methods are safe for concurrent use. An Unlock of a
+// writer synchronizes before the Lock or RLock that follows it in the same process, and an Unlock
+// of a reader before the Lock that does.
+//
+// A [Mutex] of the same name is a writer. So are etcd's concurrency.Mutex, etcdctl lock, and a
+// version of this package that knows no readers. There is no upgrade and no downgrade: Lock inside
+// a read, and RLock inside a write, return [ErrDeadlock], also with [WithReentrancy].
+//
+// The readers of one [Session] share one key in etcd. Beside one that holds, the next costs at most
+// a read and a watch, and further ones nothing. A writer waits for the reads that began before it
+// came, plus about the time of one event.
+//
+// A writer's token is higher than those of all holds before it, and lower than those of all holds
+// after it, readers included. docs/fencing.md says how a resource refuses late writes, and late
+// reads.
+type RWMutex struct {
+	_ noCopy
+
+	*Mutex // the writer's side; not to be changed
+}
+
+// NewRWMutex returns an RWMutex for name with a lease of its own. It validates name and options and
+// does no I/O. It takes the options of [New]; [WithHandoff] and [WithLinger] are for its writers.
+func NewRWMutex(client *clientv3.Client, name string, opts ...SessionOption) (*RWMutex, error) {
+	m, err := newAlone(client, name, forRWMutex, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &RWMutex{Mutex: m}, nil
+}
+
+// RLock waits until every writer that came before it is gone. After nil the caller may read until
+// it calls Unlock on the Hold, and [Hold.Context] gives a context that ends with it.
+//
+// ctx bounds the wait only: the Hold outlives it. Uncontended it is one request to etcd, or none
+// beside other readers of the Session. After an error there is no Hold, and nothing is left behind
+// that could block other contenders. The errors are as for [Mutex.Lock]: [ErrDeadlock] comes at
+// once if ctx comes from a hold of this name in this Session. With [WithReentrancy] RLock nests in
+// a read: it has a Hold of its own, which ends with that one, and each Hold needs its Unlock.
+//
+// Readers of a Session that wait share a place in line, with the [WithOwner] of the first.
+func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
+	return rw.acquire(ctx, hold.Request{})
+}
+
+// TryRLock acquires the lock for reading if no writer holds it or waits for it. If there is a
+// writer it returns a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has written
+// nothing to etcd.
+//
+// Like [Mutex.TryLock] it waits for etcd, but for no other contender. The error names the first in
+// line, which may be a reader: the writer is behind it then. TryRLock is also refused while reads
+// of the Session are lost and not unlocked, are recalled, or their lease is about to be replaced.
+// Other errors, and what is true after them, are as for [RWMutex.RLock].
+func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
+	return rw.acquire(ctx, hold.Request{Try: true})
+}
+
+func (rw *RWMutex) acquire(ctx context.Context, w hold.Request) (*Hold, error) {
+	if err := rw.check(); err != nil {
+		return nil, err
+	}
+	w.Kind = line.Read
+	return acquire(ctx, rw.Mutex.lock, w)
+}
+
+// RDo is [Mutex.Do] with RLock: fn reads, with a context that ends with the hold. As there, the
+// error may be [ErrNotRun], or [ErrLost].
+func (rw *RWMutex) RDo(ctx context.Context, fn func(ctx context.Context) error) error {
+	return doWith(ctx, "RDo", fn, func() (*Hold, error) {
+		return rw.acquire(ctx, hold.Request{Runs: true})
+	})
+}
+
+// TryRDo is RDo with TryRLock in place of RLock.
+func (rw *RWMutex) TryRDo(ctx context.Context, fn func(ctx context.Context) error) error {
+	return doWith(ctx, "TryRDo", fn, func() (*Hold, error) {
+		return rw.acquire(ctx, hold.Request{Try: true, Runs: true})
+	})
+}
+
+// check is the error of an RWMutex that was not made here.
+func (rw *RWMutex) check() error {
+	if rw.Mutex == nil {
+		return errors.New("etcdlock: RWMutex not made with NewRWMutex or Session.RWMutex")
 	}
 	return nil
 }
 
-// countNests counts the reads of m that nest in h, a hold of another lockHandle, so that Close
-// knows them.
-func (m *lockHandle) countNests(h *hold, n int) {
-	if m == h.m {
-		return
+// Close is [Mutex.Close] for the writer and the readers: it ends what this RWMutex holds, and
+// releases it. The contexts of its Holds end with the cause [ErrClosed], and their Unlock returns
+// [ErrNotHeld] from then on. Reads of other RWMutexes that share the key go on.
+func (rw *RWMutex) Close(ctx context.Context) error {
+	if err := rw.check(); err != nil {
+		return err
 	}
-	if m.nests == nil {
-		m.nests = make(map[*hold]int)
+	return rw.Mutex.Close(ctx)
+}
+
+// A Semaphore limits how many permits of a name are held at a time, by all processes together. Make
+// it with [NewSemaphore] or [Session.Semaphore]; the zero Semaphore returns errors. Do not copy
+// one. All methods are safe for concurrent use.
+//
+// It is first come, first served: a request for many permits is not overtaken by small ones behind
+// it, and every request gets in. Within a [Session] that is the order of the calls. A [Mutex] of
+// the same name takes all of it, as do the writers and readers of an [RWMutex], etcd's
+// concurrency.Mutex, and a version of this package that knows no permits.
+//
+// Nothing is stored but the permits, so nothing needs a reset: those of a process that has died
+// come back with its lease. While contenders disagree on the limit the lowest limit in line counts,
+// so a new limit may be rolled out process by process. The logger warns once for each other limit.
+//
+// Holds of permits overlap, so a token says nothing about other holds. If the permits of a process
+// are lost, another may get them while the first still works: more than the limit are at work until
+// the first looks at its context. That is so within a Session, too: an Acquire does not wait for
+// the Unlock of lost permits, which would not keep the limit among processes.
+type Semaphore struct {
+	_ noCopy
+
+	m     *Mutex // the name, the Session and the options; set once
+	limit int    // set once
+}
+
+// NewSemaphore returns a Semaphore for name with a lease of its own. It validates name, limit (1 to
+// 65,535) and options and does no I/O. It takes the options of [New], but refuses [WithHandoff],
+// [WithLinger], [WithMinHold] and [WithReentrancy].
+func NewSemaphore(
+	client *clientv3.Client, name string, limit int, opts ...SessionOption,
+) (*Semaphore, error) {
+	if err := checkLimit(name, limit); err != nil {
+		return nil, err
 	}
-	if m.nests[h] += n; m.nests[h] == 0 {
-		delete(m.nests, h)
+	m, err := newAlone(client, name, forSemaphore, opts)
+	if err != nil {
+		return nil, err
 	}
+	return &Semaphore{m: m, limit: limit}, nil
+}
+
+// Acquire waits until it has n permits: until those of all contenders before it and its own are
+// within the limit. After nil the caller has them until it calls Unlock on the Hold, all n at once,
+// and [Hold.Context] gives a context that ends with it.
+//
+// n is 1 up to the limit, else it is an error at once. ctx bounds the wait only. With permits free
+// it is one request to etcd. After an error there is no Hold, and nothing is left behind that could
+// block other contenders. The errors are as for [Mutex.Lock], but a ctx that comes from permits is
+// no [ErrDeadlock].
+//
+// An Acquire by a caller that has permits of the name waits in line as any other. It waits for ever
+// if the permits are out and their holders wait for more, or behind a contender that waits for the
+// caller's own permits. Ask for all permits at once, or bound the wait.
+func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
+	return s.acquire(ctx, n, hold.Request{})
+}
+
+// TryAcquire takes n permits if they are free and there is no waiter. If they are not free it
+// returns a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has written nothing to
+// etcd.
+//
+// Like [Mutex.TryLock] it waits for etcd, but for no other contender. Permits that change during
+// the call may cost a few more requests. Other errors, and what is true after them, are as for
+// [Semaphore.Acquire].
+func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Hold, error) {
+	return s.acquire(ctx, n, hold.Request{Try: true})
+}
+
+func (s *Semaphore) acquire(ctx context.Context, n int, w hold.Request) (*Hold, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if n < 1 || n > s.limit {
+		return nil, failed("acquire", s.m.Name(),
+			fmt.Errorf("%d permits: must be 1 to the limit of %d", n, s.limit))
+	}
+	w.Shape = line.Shape{Kind: line.Permit, Weight: uint16(n), Limit: uint16(s.limit)}
+	return acquire(ctx, s.m.lock, w)
+}
+
+// Do is [Mutex.Do] with Acquire: fn has n permits, and a context that ends with them. An error that
+// is [ErrNotRun] says that fn was not called.
+func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) error) error {
+	return doWith(ctx, "Do", fn, func() (*Hold, error) {
+		return s.acquire(ctx, n, hold.Request{Runs: true})
+	})
+}
+
+// TryDo is Do with TryAcquire in place of Acquire.
+func (s *Semaphore) TryDo(ctx context.Context, n int, fn func(ctx context.Context) error) error {
+	return doWith(ctx, "TryDo", fn, func() (*Hold, error) {
+		return s.acquire(ctx, n, hold.Request{Try: true, Runs: true})
+	})
+}
+
+// Name returns the name of the semaphore.
+func (s *Semaphore) Name() string {
+	if s == nil {
+		return ""
+	}
+	return s.m.Name()
+}
+
+// Close ends the waits and the holds of this Semaphore, and releases its permits, as [Mutex.Close]
+// does. The contexts of its Holds end with the cause [ErrClosed], and their Unlock then returns
+// [ErrNotHeld].
+func (s *Semaphore) Close(ctx context.Context) error {
+	if err := s.check(); err != nil {
+		return err
+	}
+	return s.m.Close(ctx)
+}
+
+// check is the error of a Semaphore that was not made here.
+func (s *Semaphore) check() error {
+	if s == nil || s.m == nil {
+		return errors.New("etcdlock: Semaphore not made with NewSemaphore or Session.Semaphore")
+	}
+	return nil
 }

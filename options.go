@@ -5,24 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
+	"math"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/hold"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 const (
 	defaultTTL = 15 * time.Second
-
-	// minMargin is the least default safety margin.
-	minMargin = 100 * time.Millisecond
 
 	// maxTTL is etcd's own limit (lease.MaxLeaseTTL).
 	maxTTL = 9_000_000_000 * time.Second
@@ -30,6 +28,13 @@ const (
 	// maxNameLen bounds names and owner labels, in bytes. etcd refuses requests
 	// above 1.5 MiB; a kibibyte keeps keys readable.
 	maxNameLen = 1024
+
+	// maxNames is the most names of a LockAll. Its put has three operations for each, and etcd allows
+	// 128 in a transaction by default.
+	maxNames = 32
+
+	// mostPermits is the highest limit of a Semaphore: a key has two bytes for it.
+	mostPermits = math.MaxUint16
 )
 
 // A SessionOption is an option of [New], [NewRWMutex], [NewSemaphore] and [NewSession]. The order
@@ -39,7 +44,7 @@ const (
 // [WithHandoff] for a Semaphore. The error says which. As a default of a [Session] such an option
 // does not count there.
 type SessionOption interface {
-	applyTo(c *config, to use) error
+	applyTo(c *hold.Config, to use) error
 }
 
 // An Option is a [SessionOption] that is also one of [Session.Mutex], [Session.RWMutex] and
@@ -53,11 +58,11 @@ type Option interface {
 type setting struct {
 	name string // of the option
 	not  use    // what has no use for it
-	set  func(*config) error
+	set  func(*hold.Config) error
 }
 
 // applyTo changes the config of what the option is given to.
-func (s *setting) applyTo(c *config, to use) error {
+func (s *setting) applyTo(c *hold.Config, to use) error {
 	if s.not&to != 0 {
 		return fmt.Errorf("etcdlock: %s is not for %v", s.name, to)
 	}
@@ -70,19 +75,19 @@ type lockSetting struct{ *setting }
 func (lockSetting) ofLocks() {}
 
 // option makes an Option, for which some have no use.
-func option(name string, not use, set func(*config) error) Option {
+func option(name string, not use, set func(*hold.Config) error) Option {
 	return lockSetting{&setting{name, not, set}}
 }
 
 // sessionOption makes a SessionOption.
-func sessionOption(name string, set func(*config) error) SessionOption {
+func sessionOption(name string, set func(*hold.Config) error) SessionOption {
 	return &setting{name, 0, set}
 }
 
 // joined are options that are one.
 type joined []Option
 
-func (j joined) applyTo(c *config, to use) error { return apply("JoinOptions: ", c, to, j) }
+func (j joined) applyTo(c *hold.Config, to use) error { return apply("JoinOptions: ", c, to, j) }
 
 func (joined) ofLocks() {}
 
@@ -108,36 +113,12 @@ func (u use) String() string {
 	}[u]
 }
 
-// config is what options change. It is set once and then only read.
-type config struct {
-	// For the Session.
-	ttl    time.Duration // whole seconds, as on the wire
-	margin time.Duration // 0: the default, which depends on the granted TTL
-
-	// For the Mutex. A Session passes its own on as defaults.
-	owner          string
-	reentrant      bool
-	maxHold        time.Duration // 0: none
-	minHold        time.Duration // 0: none
-	mustNotNest    bool          // minHold is not a Session's default
-	acquireTimeout time.Duration // 0: none
-	info           string        // for programs that watch
-	handoff        int           // 0: strict order
-	linger         time.Duration // 0: none
-	recall         time.Duration // the longest grace; 0: holds do not listen
-	ask            *line.Recall  // what a wait asks of a holder; nil: nothing
-	logger         *slog.Logger  // nil: silence
-	trace          *Trace
-
-	texts [line.Kinds]line.Text // of the values of keys, by their kind
-}
-
 // WithTTL sets the time to live of the lease: how long a crashed holder blocks other contenders,
 // and within what time a hold must be renewed. The default is 15 s. It is rounded up to whole
 // seconds. etcd may grant more (2 s at least, by default), and the granted TTL counts.
 func WithTTL(d time.Duration) SessionOption {
-	return sessionOption("WithTTL", func(c *config) error {
-		c.ttl = d
+	return sessionOption("WithTTL", func(c *hold.Config) error {
+		c.TTL = d
 		if d > maxTTL {
 			return fmt.Errorf("etcdlock: WithTTL(%v): above etcd's limit of %v", d, maxTTL)
 		}
@@ -150,8 +131,8 @@ func WithTTL(d time.Duration) SessionOption {
 // the TTL, and costs more renewals above a quarter of it. The default is an eighth of the granted
 // TTL, but at least 100 ms.
 func WithSafetyMargin(d time.Duration) SessionOption {
-	return sessionOption("WithSafetyMargin", func(c *config) error {
-		c.margin = d
+	return sessionOption("WithSafetyMargin", func(c *hold.Config) error {
+		c.Margin = d
 		return positive("WithSafetyMargin", d)
 	})
 }
@@ -159,8 +140,8 @@ func WithSafetyMargin(d time.Duration) SessionOption {
 // WithOwner sets the label that other contenders and operators see. The default
 // is the host name and the process ID, "host:pid".
 func WithOwner(label string) Option {
-	return option("WithOwner", 0, func(c *config) error {
-		c.owner = label
+	return option("WithOwner", 0, func(c *hold.Config) error {
+		c.Owner = label
 		switch {
 		case label == "":
 			return errors.New(`etcdlock: WithOwner(""): empty label`)
@@ -178,8 +159,8 @@ func WithOwner(label string) Option {
 // an address, a version. It is valid UTF-8 of at most 1 KiB, and every etcd user who may read the
 // key can read it. The default is none. [Mutex.SetInfo] and [Hold.SetInfo] change it for one hold.
 func WithInfo(info string) Option {
-	return option("WithInfo", 0, func(c *config) error {
-		c.info = info
+	return option("WithInfo", 0, func(c *hold.Config) error {
+		c.Info = info
 		return checkInfo("WithInfo", info)
 	})
 }
@@ -200,8 +181,8 @@ func checkInfo(to, info string) error {
 // default of a Session it counts for its Mutexes, its RWMutexes, and [Session.Lock] and its like.
 // It does not count for [Session.LockAll] and for Semaphores, for which it is an error.
 func WithReentrancy() Option {
-	return option("WithReentrancy", forSemaphore, func(c *config) error {
-		c.reentrant = true
+	return option("WithReentrancy", forSemaphore, func(c *hold.Config) error {
+		c.Reentrant = true
 		return nil
 	})
 }
@@ -214,8 +195,8 @@ func WithReentrancy() Option {
 // section must stop by itself, or the token must guard it. Other goroutines of this Session get in
 // after the Unlock only; see [Mutex.Lock].
 func WithMaxHold(d time.Duration) Option {
-	return option("WithMaxHold", 0, func(c *config) error {
-		c.maxHold = d
+	return option("WithMaxHold", 0, func(c *hold.Config) error {
+		c.MaxHold = d
 		return positive("WithMaxHold", d)
 	})
 }
@@ -238,8 +219,8 @@ func WithMaxHold(d time.Duration) Option {
 // that nests it is an error. As a default of a Session it does not count for these, nor for
 // [Session.LockAll].
 func WithMinHold(d time.Duration) Option {
-	return option("WithMinHold", forRWMutex|forSemaphore, func(c *config) error {
-		c.minHold, c.mustNotNest = d, true
+	return option("WithMinHold", forRWMutex|forSemaphore, func(c *hold.Config) error {
+		c.MinHold, c.MustNotNest = d, true
 		if d > maxTTL {
 			return fmt.Errorf("etcdlock: WithMinHold(%v): above etcd's limit of %v", d, maxTTL)
 		}
@@ -252,8 +233,8 @@ func WithMinHold(d time.Duration) Option {
 // context.DeadlineExceeded, and says so. Below 250 ms it does not tell whether etcd was away (see
 // [ErrUnavailable]).
 func WithAcquireTimeout(d time.Duration) Option {
-	return option("WithAcquireTimeout", 0, func(c *config) error {
-		c.acquireTimeout = d
+	return option("WithAcquireTimeout", 0, func(c *hold.Config) error {
+		c.AcquireTimeout = d
 		return positive("WithAcquireTimeout", d)
 	})
 }
@@ -273,8 +254,8 @@ func WithAcquireTimeout(d time.Duration) Option {
 // Mutexes, for the writers of its RWMutexes, and for [Session.Lock] and its like. It does not count
 // for [Session.LockAll] and for Semaphores, for which it is an error.
 func WithHandoff(n int) Option {
-	return option("WithHandoff", forSemaphore, func(c *config) error {
-		c.handoff = n
+	return option("WithHandoff", forSemaphore, func(c *hold.Config) error {
+		c.Handoff = n
 		if n < 0 {
 			return fmt.Errorf("etcdlock: WithHandoff(%d): negative", n)
 		}
@@ -294,9 +275,50 @@ func WithHandoff(n int) Option {
 // What nil says then, which Mutexes share the key and its Token, and for what it counts as a
 // default of a Session is as for [WithHandoff].
 func WithLinger(d time.Duration) Option {
-	return option("WithLinger", forSemaphore, func(c *config) error {
-		c.linger = d
+	return option("WithLinger", forSemaphore, func(c *hold.Config) error {
+		c.Linger = d
 		return positive("WithLinger", d)
+	})
+}
+
+// WithRecall makes holds listen to [Recall]: [RecallFrom] tells that they are asked to end, and
+// they end after the grace that the request allows, but at most this long after they have noticed.
+// By default they cannot be recalled.
+//
+// It costs a watch and a read if contenders are behind a hold as it begins, and otherwise nothing
+// unless the Session holds more than 100 names: then the keys that listen are read once per renewal
+// period, a hundred in a request. A recalled key is not handed on and does not linger, and no
+// reader joins it.
+func WithRecall(most time.Duration) Option {
+	return option("WithRecall", 0, func(c *hold.Config) error {
+		c.Recall = most
+		return positive("WithRecall", most)
+	})
+}
+
+// WithAsk makes the waits of Lock, RLock, Acquire, LockAll, Do, Lead and their like ask the holder
+// to give way: a wait sends r, as [Recall] does, once to each holder ahead of it. Nothing is
+// overtaken: the wait keeps its place, and gets in once the holder has unlocked.
+//
+// It asks those that hold when it queues, and later ones as they begin to hold: all of several
+// readers or permits, up to 1,000. It asks a hold of the same Session without a request. It does
+// not ask a contender that only waits, nor a holder that does not listen (see [WithRecall]).
+// TryLock and its like ask no contender.
+//
+// The wait does not depend on the requests: they are sent in the background, end with the wait and
+// with Close, and a failure is logged at Warn. An r with a negative Grace, or a By or Reason that
+// is too long or not valid UTF-8, is an invalid value.
+//
+// All waits of a Session for a name share a goroutine, a watch and a few reads, and ask with the
+// shortest grace of theirs. docs/how-it-works.md has more.
+func WithAsk(r RecallRequest) Option {
+	return option("WithAsk", 0, func(c *hold.Config) error {
+		request := r.line(uuid.NewString())
+		c.Ask = &request
+		if err := request.Check(); err != nil {
+			return fmt.Errorf("etcdlock: WithAsk: %w", err)
+		}
+		return nil
 	})
 }
 
@@ -305,8 +327,8 @@ func WithLinger(d time.Duration) Option {
 // not confirm, and late requests that had to be undone. At Debug: leases that begin and end. Like
 // the hooks of a [Trace], a handler that blocks does not hold up a lock.
 func WithLogger(l *slog.Logger) Option {
-	return option("WithLogger", 0, func(c *config) error {
-		c.logger = l
+	return option("WithLogger", 0, func(c *hold.Config) error {
+		c.Logger = l
 		if l == nil {
 			return errors.New("etcdlock: WithLogger(nil)")
 		}
@@ -316,11 +338,11 @@ func WithLogger(l *slog.Logger) Option {
 
 // WithTrace sets hooks that are called as things happen; see [Trace].
 func WithTrace(t *Trace) Option {
-	return option("WithTrace", 0, func(c *config) error {
-		c.trace = t
+	return option("WithTrace", 0, func(c *hold.Config) error {
 		if t == nil {
 			return errors.New("etcdlock: WithTrace(nil)")
 		}
+		c.Hooks = hooksOf(t)
 		return nil
 	})
 }
@@ -335,7 +357,7 @@ func positive(option string, d time.Duration) error {
 
 // apply changes c by opts, which are given to something. of is the prefix of an error about one
 // that is nil.
-func apply[O SessionOption](of string, c *config, to use, opts []O) error {
+func apply[O SessionOption](of string, c *hold.Config, to use, opts []O) error {
 	for i, opt := range opts {
 		if any(opt) == nil {
 			return fmt.Errorf("etcdlock: %soption %d is nil", of, i+1)
@@ -348,61 +370,45 @@ func apply[O SessionOption](of string, c *config, to use, opts []O) error {
 }
 
 // configure returns c changed by opts, which are given to something, checked as a whole.
-func configure[O SessionOption](c config, to use, opts []O) (config, error) {
+func configure[O SessionOption](c hold.Config, to use, opts []O) (hold.Config, error) {
 	if err := apply("", &c, to, opts); err != nil {
 		return c, err
 	}
 	if to == forSession {
-		c.mustNotNest = false
+		c.MustNotNest = false
 	}
-	if c.margin >= c.ttl {
-		return c, fmt.Errorf("etcdlock: safety margin %v is not below the TTL %v", c.margin, c.ttl)
+	if c.Margin >= c.TTL {
+		return c, fmt.Errorf("etcdlock: safety margin %v is not below the TTL %v", c.Margin, c.TTL)
 	}
-	c.ttl = etcd.WholeSeconds(c.ttl)
-	v := c.told()
-	v.Recallable = c.recall > 0
-	for k := range c.texts {
-		text, err := line.NewText(v, line.Kind(k))
-		if err != nil {
-			return c, fmt.Errorf("etcdlock: owner %s: %w", excerpt(c.owner, 32), err)
-		}
-		c.texts[k] = text
+	c.TTL = etcd.WholeSeconds(c.TTL)
+	if err := c.SetTexts(); err != nil {
+		return c, fmt.Errorf("etcdlock: owner %s: %w", excerpt(c.Owner, 32), err)
 	}
 	return c, nil
 }
 
-// told is what keys tell of their contenders.
-func (c *config) told() line.Value {
-	host, pid := identity()
-	return line.Value{Owner: c.owner, Host: host, PID: pid, Info: c.info}
+// openSession returns the Session of something that is given opts.
+func openSession(
+	client *clientv3.Client, of use, opts []SessionOption,
+) (*hold.Session, error) {
+	if err := checkClient(client); err != nil {
+		return nil, err
+	}
+	cfg, err := configure(defaultConfig(), of, opts)
+	if err != nil {
+		return nil, err
+	}
+	return hold.New(client, &cfg), nil
 }
 
-func defaultConfig() config {
-	host, pid := identity()
-	return config{
-		ttl:   defaultTTL,
-		trace: new(Trace),
-		owner: fmt.Sprintf("%s:%d", host, pid),
+func defaultConfig() hold.Config {
+	host, pid := hold.Identity()
+	return hold.Config{
+		TTL:   defaultTTL,
+		Hooks: new(hold.Hooks),
+		Owner: fmt.Sprintf("%s:%d", host, pid),
 	}
 }
-
-// marginOf is the safety margin for a lease of the granted TTL.
-func (c *config) marginOf(granted time.Duration) time.Duration {
-	if c.margin > 0 {
-		return c.margin
-	}
-	return max(granted/8, minMargin)
-}
-
-// identity tells this process from other ones. It is read once, because every key's
-// value needs it.
-var identity = sync.OnceValues(func() (host string, pid int) {
-	host, err := os.Hostname()
-	if err != nil || host == "" {
-		host = "unknown"
-	}
-	return strings.ToValidUTF8(host, "?"), os.Getpid()
-})
 
 // checkName returns an error if name cannot be the name of a lock.
 func checkName(name string) error {
@@ -422,6 +428,36 @@ func checkName(name string) error {
 	return nil
 }
 
+// checkNames returns an error if names cannot be the names of a LockAll.
+func checkNames(names []string) error {
+	switch n := len(names); {
+	case n == 0:
+		return errors.New("etcdlock: LockAll: no names")
+	case n > maxNames:
+		return fmt.Errorf("etcdlock: LockAll: %d names, more than %d", n, maxNames)
+	}
+	seen := make(map[string]bool, len(names))
+	for _, name := range names {
+		if err := checkName(name); err != nil {
+			return err
+		}
+		if seen[name] {
+			return fmt.Errorf("etcdlock: LockAll: name %s twice", excerpt(name, maxNameLen))
+		}
+		seen[name] = true
+	}
+	return nil
+}
+
+// checkLimit returns an error if a Semaphore cannot have limit.
+func checkLimit(name string, limit int) error {
+	if limit < 1 || limit > mostPermits {
+		return fmt.Errorf("etcdlock: semaphore %s: limit %d: must be 1 to %d",
+			excerpt(name, maxNameLen), limit, mostPermits)
+	}
+	return nil
+}
+
 // checkClient returns an error if client cannot be used.
 func checkClient(client *clientv3.Client) error {
 	if client == nil {
@@ -436,7 +472,7 @@ func checkClient(client *clientv3.Client) error {
 // checkContext returns an error if call op on the lock name was given a nil ctx.
 func checkContext(ctx context.Context, op, name string) error {
 	if ctx == nil {
-		return failed(op, name, errors.New("nil context"))
+		return failed(op, name, errNilContext)
 	}
 	return nil
 }

@@ -2,13 +2,11 @@ package etcdlock
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/events"
-	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/hold"
 )
 
 // A Trace is a set of hooks in the manner of net/http/httptrace: one for each kind of event, with a
@@ -260,76 +258,72 @@ func joinStarts(traces []*Trace) func(context.Context, StartEvent) context.Conte
 	}
 	return func(ctx context.Context, e StartEvent) context.Context {
 		for _, start := range starts {
-			ctx = made(ctx, func() context.Context { return start(ctx, e) })
+			ctx = hold.Made(ctx, func() context.Context { return start(ctx, e) })
 		}
 		return ctx
 	}
 }
 
-// start calls the hook Start of a call with ctx, and returns the context of the call.
-func (t *Trace) start(ctx context.Context, e StartEvent) context.Context {
-	return made(ctx, func() context.Context { return t.Start(ctx, e) })
-}
-
-// holds tells what Start has left in ctx, the context of a call, that its hold has begun. It
-// returns the parent of the work: the hooks may not have run when that begins.
-// (TestTheWorkIsAChildOfItsHold in etcdlockotel.)
-func (t *Trace) holds(ctx context.Context, waited time.Duration) context.Context {
-	c, ok := ctx.Value(events.CallKey{}).(events.Call)
-	if !ok {
-		return ctx
-	}
-	return made(ctx, func() context.Context { return c.Holds(ctx, waited) })
-}
-
-// made is the context that of makes of ctx, or ctx if it panics or makes none.
-func made(ctx context.Context, of func() context.Context) (result context.Context) {
-	defer func() {
-		if p := recover(); p != nil || result == nil {
-			result = ctx
-		}
-	}()
-	return of()
-}
-
-// report has a hook called with ctx and e, if it is set.
-func report[E any](q *events.Queue, to hook[E], ctx context.Context, e E) {
-	if to != nil {
-		queueHook(q, to, ctx, e)
-	}
-}
-
-// queueHook is for report, whose e is not to be allocated where there is no hook.
-func queueHook[E any](q *events.Queue, to hook[E], ctx context.Context, e E) {
-	q.Run(func() { to(ctx, e) })
-}
-
-// ofLeases are t's hooks for what happens to leases, with log.
-func (t *Trace) ofLeases(q *events.Queue, log func(slog.Level, string, ...any)) lease.Hooks {
-	none := context.Background()
-	return lease.Hooks{
-		Granted: func(id clientv3.LeaseID, ttl time.Duration) {
-			report(q, t.LeaseGranted, none, LeaseGrantedEvent{id, ttl})
-		},
-		Renewed: func(id clientv3.LeaseID, roundTrip time.Duration) {
-			report(q, t.LeaseRenewed, none, LeaseRenewedEvent{id, roundTrip})
-		},
-		RenewalFailed: func(id clientv3.LeaseID, err error) {
-			report(q, t.RenewalFailed, none, RenewalFailedEvent{id, err})
-		},
-		AtRisk: func(id clientv3.LeaseID, remaining time.Duration) {
-			report(q, t.LeaseAtRisk, none, LeaseAtRiskEvent{id, remaining})
-		},
-		Replaced: func(old clientv3.LeaseID, why error) {
-			report(q, t.LeaseReplaced, none, LeaseReplacedEvent{old, why})
-		},
-		Log: log,
+// hooksOf are the hooks of t as the engine calls them.
+func hooksOf(t *Trace) *hold.Hooks {
+	return &hold.Hooks{
+		Start: startOf(t),
+		Queued: told(t.Queued, func(e hold.Queued) QueuedEvent {
+			return QueuedEvent{e.Name, e.Ahead, contenderOf(e.Holder)}
+		}),
+		GaveUp: told(t.GaveUp, func(e hold.GaveUp) GaveUpEvent { return GaveUpEvent(e) }),
+		Acquired: told(t.Acquired, func(e hold.Acquired) AcquiredEvent {
+			return AcquiredEvent{e.Name, e.Token, modeOf(e.Kind), e.Weight, e.Waited, e.Ahead}
+		}),
+		Released: told(t.Released, func(e hold.Released) ReleasedEvent { return ReleasedEvent(e) }),
+		Lost:     told(t.Lost, func(e hold.Lost) LostEvent { return LostEvent(e) }),
+		Recalled: told(t.Recalled, func(e hold.Recalled) RecalledEvent {
+			r := RecallRequest{By: e.Request.By, Reason: e.Request.Reason, Grace: e.Request.Grace}
+			return RecalledEvent{e.Name, e.Token, r}
+		}),
+		Led: told(t.Led, func(e hold.Led) LedEvent { return LedEvent(e) }),
+		LeaseGranted: told(t.LeaseGranted, func(e hold.LeaseGranted) LeaseGrantedEvent {
+			return LeaseGrantedEvent(e)
+		}),
+		LeaseRenewed: told(t.LeaseRenewed, func(e hold.LeaseRenewed) LeaseRenewedEvent {
+			return LeaseRenewedEvent(e)
+		}),
+		RenewalFailed: told(t.RenewalFailed, func(e hold.RenewalFailed) RenewalFailedEvent {
+			return RenewalFailedEvent(e)
+		}),
+		LeaseAtRisk: told(t.LeaseAtRisk, func(e hold.LeaseAtRisk) LeaseAtRiskEvent {
+			return LeaseAtRiskEvent(e)
+		}),
+		LeaseReplaced: told(t.LeaseReplaced, func(e hold.LeaseReplaced) LeaseReplacedEvent {
+			return LeaseReplacedEvent(e)
+		}),
+		Unavailable: told(t.Unavailable, func(e hold.Unavailable) UnavailableEvent {
+			return UnavailableEvent(e)
+		}),
+		SetBack: told(t.SetBack, func(e hold.SetBack) SetBackEvent { return SetBackEvent(e) }),
+		CleanupPending: told(t.CleanupPending, func(e hold.Cleanup) CleanupPendingEvent {
+			return CleanupPendingEvent(e)
+		}),
+		CleanupDone: told(t.CleanupDone, func(e hold.Cleanup) CleanupDoneEvent {
+			return CleanupDoneEvent(e)
+		}),
 	}
 }
 
-// tell logs a record, in order with the hooks.
-func (c *config) tell(q *events.Queue, level slog.Level, message string, args []any) {
-	if logger := c.logger; logger != nil {
-		q.Run(func() { logger.Log(context.Background(), level, "etcdlock: "+message, args...) })
+// told is the hook to, called with what of makes of the engine's event; nil if there is none.
+func told[E, F any](to hook[E], of func(F) E) hook[F] {
+	if to == nil {
+		return nil
+	}
+	return func(ctx context.Context, e F) { to(ctx, of(e)) }
+}
+
+// startOf is the hook Start of t as the engine calls it.
+func startOf(t *Trace) func(context.Context, hold.Call) context.Context {
+	if t.Start == nil {
+		return nil
+	}
+	return func(ctx context.Context, c hold.Call) context.Context {
+		return t.Start(ctx, StartEvent{c.Name, c.Names, modeOf(c.Kind), c.Weight, c.Try})
 	}
 }

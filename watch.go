@@ -2,16 +2,93 @@ package etcdlock
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"iter"
+	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/follow"
+	"github.com/etcdlock/etcdlock/internal/hold"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
+
+// A Contender is one place in the line for a lock: a holder, or a waiter. Of contenders of other
+// programs (etcd's own concurrency.Mutex, etcdctl lock) Owner, Host, PID and Since are zero.
+type Contender struct {
+	Name  string // of the lock
+	Key   string // in etcd
+	Owner string // label, see WithOwner
+	Host  string // host name of the machine or container of the process
+	PID   int    // of the process, on its host
+	// Token is the create revision of Key: the place in line, and the fencing token of a holder.
+	Token int64
+	// Lease is the lease of Key, which goes with it.
+	Lease clientv3.LeaseID
+	Since time.Time // when it queued, by its own clock
+	// Until is until when the lock stays taken though its hold is over (see [WithMinHold]), by the
+	// clock of the process that has unlocked it. It is zero for a hold that goes on, and for a waiter.
+	Until time.Time
+	Mode  Mode // how it holds the lock, or will hold it
+	// Holds reports whether it held the lock at that time: several readers may, and several permits.
+	Holds bool
+	Info  string // see WithInfo, and Mutex.SetInfo
+	// Self reports whether a Session of this process has put Key, or is about to, and it has not
+	// outlasted its hold.
+	Self bool
+}
+
+// LogValue is c as attributes: what is known of it.
+func (c Contender) LogValue() slog.Value {
+	attrs := []slog.Attr{slog.String("name", c.Name), slog.String("owner", c.label())}
+	if c.Key != "" {
+		attrs = append(attrs, slog.String("mode", string(c.Mode)), slog.Bool("holds", c.Holds),
+			slog.Int64("token", c.Token), slog.String("key", c.Key))
+	}
+	if !c.Until.IsZero() {
+		attrs = append(attrs, slog.Time("until", c.Until))
+	}
+	if c.Info != "" {
+		attrs = append(attrs, slog.String("info", c.Info))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// A Mode is how a contender holds a lock, or will hold it.
+type Mode string
+
+const (
+	ModeExclusive Mode = "exclusive" // alone: a [Mutex], or the writer of an [RWMutex]
+	ModeRead      Mode = "read"      // beside other readers; see [RWMutex]
+	ModePermit    Mode = "permit"    // beside other permits, up to a limit; see [Semaphore]
+)
+
+// modeOf is the Mode of a kind.
+func modeOf(k line.Kind) Mode { return Mode(k.String()) }
+
+// label names c for people: by its owner's label, and by its process if the label does not.
+func (c Contender) label() string {
+	process := fmt.Sprintf("%s:%d", c.Host, c.PID)
+	switch {
+	case c.Owner != "" && (c.Host == "" || c.Owner == process):
+		return c.Owner
+	case c.Owner != "":
+		return fmt.Sprintf("%s (%s)", c.Owner, process)
+	case c.Key != "":
+		return fmt.Sprintf("%q", c.Key)
+	default: // a long line with keys ahead of it that are no contenders
+		return "somebody"
+	}
+}
 
 // WatchHolder yields the holder of the lock name now, and then the holder after each change. While
 // there is no holder it yields the zero Contender. It is for programs that follow a leader without
@@ -44,7 +121,7 @@ func WatchHolder(
 			return
 		}
 		defer func() {
-			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), hold.CloseGrace)
 			defer cancel()
 			_ = s.Close(bounded) // it has no lease: there is nothing that it could leave
 		}()
@@ -54,22 +131,24 @@ func WatchHolder(
 
 // sessionToWatch is a Session that never has a lease: for its reads, its watches and what it knows
 // about the history of etcd.
-func sessionToWatch(ctx context.Context, client *clientv3.Client, name string) (*Session, error) {
+func sessionToWatch(
+	ctx context.Context, client *clientv3.Client, name string,
+) (*hold.Session, error) {
 	if err := checkContext(ctx, "watch the holder of", name); err != nil {
 		return nil, err
 	}
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	return NewSession(client)
+	return openSession(client, forSession, nil)
 }
 
 // followHolder yields the holder of a name, and the holder after each change.
 func followHolder(
-	ctx context.Context, s *Session, name string, yield func(Contender, error) bool,
+	ctx context.Context, s *hold.Session, name string, yield func(Contender, error) bool,
 ) {
 	var last *follow.Snapshot
-	f := follow.Follower{Conn: s.etcd, Name: name, See: func(seen *follow.Snapshot) bool {
+	f := follow.Follower{Conn: s.Conn(), Name: name, See: func(seen *follow.Snapshot) bool {
 		before := last
 		last = seen
 		return before != nil && seen.Is(before) || yield(firstOf(name, seen), nil)
@@ -85,7 +164,7 @@ func firstOf(name string, seen *follow.Snapshot) Contender {
 	if first.Rev == 0 {
 		return Contender{}
 	}
-	return contenderOf(name, first, true)
+	return contenderOf(hold.ContenderOf(name, first, true))
 }
 
 // Contenders returns all holders and waiters of the lock name, in the order of the line. The first
@@ -106,7 +185,7 @@ func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, 
 	holding := len(l.Holding())
 	contenders := make([]Contender, len(l))
 	for i, e := range l {
-		contenders[i] = contenderOf(name, e, i < holding)
+		contenders[i] = contenderOf(hold.ContenderOf(name, e, i < holding))
 	}
 	return contenders, nil
 }
@@ -129,8 +208,113 @@ func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, e
 			continue // prefix ends in the last part of a key
 		}
 		for _, e := range lines[name].Holding() {
-			holders = append(holders, contenderOf(name, e, true))
+			holders = append(holders, contenderOf(hold.ContenderOf(name, e, true)))
 		}
 	}
 	return holders, nil
+}
+
+// Break deletes exactly the key of c, whichever program made it, so that the next waiter in line
+// gets in. It returns nil if the key is gone, now or already. It compares the create revision, so
+// it never touches a newer key, not even one of the same name.
+//
+// The broken holder learns it within milliseconds, or about a second later if it has just begun to
+// hold: until then two may believe that they hold the lock, and only the fencing token protects.
+// Its Unlock returns ErrLost. After an error the key may or may not be there: call Break again.
+func Break(ctx context.Context, kv clientv3.KV, c Contender) error {
+	if err := checkContender(ctx, kv, "break", c); err != nil {
+		return err
+	}
+	_, err := kv.Txn(ctx).
+		If(clientv3.Compare(clientv3.CreateRevision(c.Key), "=", c.Token)).
+		Then(clientv3.OpDelete(c.Key)).
+		Commit()
+	if err != nil {
+		return failed("break", c.Name, err)
+	}
+	return nil
+}
+
+// checkContender returns an error if call op was given what it cannot use, or c is no contender.
+func checkContender(ctx context.Context, kv clientv3.KV, op string, c Contender) error {
+	if err := checkAdmin(ctx, kv, op, c.Name); err != nil {
+		return err
+	}
+	if c.Key == "" || c.Token <= 0 {
+		return fmt.Errorf("etcdlock: %s: not a contender: key %s, token %d",
+			op, excerpt(c.Key, 2*maxNameLen), c.Token)
+	}
+	return nil
+}
+
+func checkAdmin(ctx context.Context, kv clientv3.KV, op, name string) error {
+	client, isClient := kv.(*clientv3.Client)
+	if kv == nil || isClient && (client == nil || client.KV == nil) {
+		return failed(op, name, errors.New("nil KV"))
+	}
+	return checkContext(ctx, op, name)
+}
+
+// A RecallRequest asks a holder to give the lock back; see [Recall].
+type RecallRequest struct {
+	// By and Reason tell people where the request is from, and why it is made. Each is valid UTF-8
+	// of at most 256 bytes.
+	By, Reason string
+	// Grace is how long the hold may go on after it has noticed the request: whole milliseconds,
+	// rounded up, but no longer than the holder's [WithRecall] says. 0 ends it at once, and less than
+	// 0 is an error.
+	Grace time.Duration
+}
+
+// line is r as it is stored. (Do not leave the grace as it is: the same request would be found to
+// have a shorter grace than the stored one, and be written again. TestManyWaitsAskAHolderOnce.)
+func (r RecallRequest) line(id string) line.Recall {
+	grace := r.Grace
+	if more := grace % time.Millisecond; more > 0 && grace < math.MaxInt64-time.Millisecond {
+		grace += time.Millisecond - more
+	}
+	return line.Recall{ID: id, By: r.By, Reason: r.Reason, Grace: grace}
+}
+
+// Recall asks the holder c to give the lock back. Unlike [Break] it takes nothing away: the key of
+// c stays until c itself unlocks, so no two hold at any time.
+//
+// It returns nil if the request is written, if an earlier one with no longer a grace is there, and
+// if c is gone, now or already. It returns [ErrNotRecallable] if c does not listen (it has no
+// [WithRecall], or is of another program). Then, and if an argument is wrong, nothing is written.
+// After another error the request may or may not be written: call Recall again. It never touches a
+// newer key, not even one of the same name.
+//
+// A holder notices it within milliseconds, or about a second later if it began to hold with nobody
+// waiting, and a waiter as its hold begins. [RecallFrom] tells it, and after the grace its context
+// ends with a [*RecalledError]. A holder that does not unlock keeps the lock as long as its lease
+// is renewed. Readers that share a key are recalled together, and so are all names of a
+// [Session.LockAll]; recall each of several other holders. It costs a read and a transaction.
+func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
+	request := r.line(uuid.NewString())
+	if err := checkContender(ctx, kv, "recall", c); err != nil {
+		return err
+	}
+	if err := request.Check(); err != nil {
+		return failed("recall", c.Name, err)
+	}
+	resp, err := kv.Get(ctx, c.Key)
+	if err != nil {
+		return failed("recall", c.Name, err)
+	}
+	e, _ := line.Find(resp.Kvs, c.Key)
+	commit := func(t ticket.Txn) (int64, []*mvccpb.KeyValue, error) {
+		resp, err := kv.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...).Commit()
+		switch {
+		case err != nil:
+			return 0, nil, err
+		case resp.Succeeded:
+			return resp.Header.GetRevision(), nil, nil
+		}
+		return 0, resp.Responses[0].GetResponseRange().GetKvs(), nil
+	}
+	if _, err = hold.WriteRecall(c.Token, e, request, commit); err != nil {
+		return failed("recall", c.Name, err)
+	}
+	return nil
 }

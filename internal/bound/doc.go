@@ -20,5 +20,5 @@
 //
 // A goroutine that waits for a mutex of package steps waits at a channel. So in a bubble of
 // testing/synctest time goes on meanwhile, and a test may hold the mutex of a Session for as long
-// as it likes. The tests in the root do, and show that a hold ends all the same.
+// as it likes. The tests in internal/hold do, and show that a hold ends all the same.
 package bound

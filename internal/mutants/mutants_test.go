@@ -90,17 +90,14 @@ func ofFamily(seeds int) killer {
 	return killer{dir: "./internal/sim", test: "TestSimulationOfTheFamily", seeds: seeds}
 }
 
-// named is a test of the library's own package.
-func named(test string) killer { return killer{dir: ".", test: test} }
-
 // counted is k with the library that counts its steps, whose mutexes a test may hold.
 func counted(k killer) killer {
 	k.counted = true
 	return k
 }
 
-// withMutexHeld is a test of the library's own package that holds the mutex of a Session.
-func withMutexHeld(test string) killer { return counted(named(test)) }
+// withMutexHeld is a test of the engine that holds the mutex of a Session.
+func withMutexHeld(test string) killer { return counted(core("hold", test)) }
 
 // inBound is what happens beside a company: a part of the table of steps under mutexes.
 func inBound(company, event string) killer {
@@ -125,7 +122,7 @@ func exploring(part string) killer {
 func ofCommand(test string) killer { return killer{dir: "./cmd/etcdlock", test: test} }
 
 // inContract is a row of the contract's table, on an etcd in memory.
-func inContract(row string) killer { return named("TestContract/" + row) }
+func inContract(row string) killer { return killer{dir: ".", test: "TestContract/" + row} }
 
 // onCluster is a test that needs etcd's own servers.
 func onCluster(test string) killer { return killer{dir: "./internal/proof/contract", test: test} }

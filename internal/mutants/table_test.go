@@ -140,7 +140,7 @@ var mutants = []mutant{
 		change: in("place.checkCanBeginLocked").drop("_.Lease.CheckLocked(_)").
 			drop("if _.Lease.HasEndedLocked() || _.Ticket.Lost()").
 			in("ticket.Ticket.Hold").drop("_.must(_...)"),
-		killers: []killer{named("TestNoHoldBeginsWhenTheTrustIsOver")},
+		killers: []killer{core("hold", "TestNoHoldBeginsWhenTheTrustIsOver")},
 	},
 	{
 		name: "a hold begins at a key that is gone",
@@ -154,31 +154,31 @@ var mutants = []mutant{
 		why:  "Programs check a context often, the clock costs time, and there is a timer. But after a pause of the process the timer has not run yet (rule 2).",
 		change: in("holdContext.check").drop("if _.Context.Err() != nil").
 			drop("if _ := _.hold.life.Cause(time.Now()); _ != nil"),
-		killers: []killer{named("TestTheFirstLookNeedsNoTimer")},
+		killers: []killer{core("hold", "TestTheFirstLookNeedsNoTimer")},
 	},
 	{
 		name:    "each call of Context makes a context",
 		why:     "It ends with the hold, and the hold forgets it with its parent. But both may go on for days, and the program may ask before each step.",
-		change:  in("withHold").always("!reflect.ValueOf(_).Comparable()"),
-		killers: []killer{named("TestAHoldKeepsNoMoreContextsThanItHasParents")},
+		change:  in("WithHold").always("!reflect.ValueOf(_).Comparable()"),
+		killers: []killer{core("hold", "TestAHoldKeepsNoMoreContextsThanItHasParents")},
 	},
 	{
 		name:    "a context that comes from the hold's own gets one more",
 		why:     "It is a parent as any other. But a loop may ask with what it got before.",
-		change:  in("withHold").drop("if _, _ := _.(*holdContext); _ && _.hold == _"),
-		killers: []killer{named("TestAHoldKeepsNoMoreContextsThanItHasParents")},
+		change:  in("WithHold").drop("if _, _ := _.(*holdContext); _ && _.hold == _"),
+		killers: []killer{core("hold", "TestAHoldKeepsNoMoreContextsThanItHasParents")},
 	},
 	{
 		name:    "of two contexts for one parent the hold ends the later one",
 		why:     "The hold did not know one a moment ago. But another call may have made one since, and that one would outlive the hold (rule 2).",
 		change:  in("lease.Life.Add").drop("if _ := _.contexts[_]; _ != nil"),
-		killers: []killer{named("TestOneParentHasOneContextOfAHold")},
+		killers: []killer{core("hold", "TestOneParentHasOneContextOfAHold")},
 	},
 	{
 		name:    "every context can be a key",
 		why:     "Those of package context can. But a program may have a type of its own, and one that cannot be compared panics.",
-		change:  in("withHold").replace("if !reflect.ValueOf(_).Comparable()", "_ = reflect.ValueOf"),
-		killers: []killer{named("TestAHoldKeepsNoMoreContextsThanItHasParents")},
+		change:  in("WithHold").replace("if !reflect.ValueOf(_).Comparable()", "_ = reflect.ValueOf"),
+		killers: []killer{core("hold", "TestAHoldKeepsNoMoreContextsThanItHasParents")},
 	},
 	{
 		name: "Close revokes while the contexts end",
@@ -204,7 +204,7 @@ var mutants = []mutant{
 	{
 		name:    "the turn is passed on at home while the contexts end",
 		why:     "The hold has ended, and no request to etcd is needed. But a goroutine of the hold may still run, since its context has not ended yet (rule 4).",
-		change:  in("hold.unlockLocked").replace("_.freesLocked()", "true"),
+		change:  in("Hold.unlockLocked").replace("_.freesLocked()", "true"),
 		killers: []killer{inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
 	},
 	{
@@ -213,7 +213,7 @@ var mutants = []mutant{
 		change: in("trust.Trust.At").drop("case !_.Round(0).Before(_.until.Round(0))"),
 		killers: []killer{
 			explorationOfTrust,
-			named("TestTheWallClockMayEndAHoldAndNeverLengthensOne"),
+			core("hold", "TestTheWallClockMayEndAHoldAndNeverLengthensOne"),
 		},
 	},
 	{
@@ -228,7 +228,7 @@ var mutants = []mutant{
 		change: in("trust.Schedule.Again").replace("min(max(_soon, _), _self.longest())",
 			"max(_soon, _self.longest())"),
 		killers: []killer{
-			named("TestErrorsThatComeBackAtOnceLoseNoHold"),
+			core("hold", "TestErrorsThatComeBackAtOnceLoseNoHold"),
 			explorationOfTrust,
 		},
 	},
@@ -237,7 +237,7 @@ var mutants = []mutant{
 		why:  "The next renewal asks again. But while requests fail at once each renewal is in doubt, and two of three reads fail, too (rule 13).",
 		change: in("lease.keeper.ask").replace("_, _err := _.etcd.ReadBy(_, etcd.Range(_...), _, it)",
 			"func(_err error) error { return _err }"),
-		killers: []killer{named("TestErrorsThatComeBackAtOnceLoseNoHold")},
+		killers: []killer{core("hold", "TestErrorsThatComeBackAtOnceLoseNoHold")},
 	},
 	{
 		name:   "a renewal that fails late is sent again at once",
@@ -337,7 +337,7 @@ var mutants = []mutant{
 		name:    "a renewal that has failed is repeated as the lease's own schedule says",
 		why:     "Each lease is repeated some fifty times at most, so that its hold survives. But a thousand Sessions of a client do so at the same time, and send sixty renewals for each that a healthy etcd gets (rule 25).",
 		change:  in("lease.keeper.allowed").replace("it = _.sender.Repeat(_.until(), _)", "_"),
-		killers: []killer{named("TestRenewalsThatFailAtOnceHaveABudget")},
+		killers: []killer{core("hold", "TestRenewalsThatFailAtOnceHaveABudget")},
 	},
 	{
 		name:    "the first repeats of a renewal wait as the others do",
@@ -353,7 +353,7 @@ var mutants = []mutant{
 		killers: []killer{
 			core("etcd/keepalive", "TestTheLeaseThatEndsFirstIsRepeatedFirst"),
 			core("etcd/keepalive", "TestTheBudgetIsKept"),
-			named("TestAllLeasesAreRenewedSoonWhenEtcdIsBack"),
+			core("hold", "TestAllLeasesAreRenewedSoonWhenEtcdIsBack"),
 		},
 	},
 	{
@@ -580,13 +580,13 @@ var mutants = []mutant{
 	{
 		name:    "an inner Do speaks for the outer one",
 		why:     "fn's error belongs to the caller and is returned as it is. But if it comes from another Do that could not lock, the caller thinks that its own work was not begun (rule 8).",
-		change:  in("during").replace("ran(_fn(withHold(_ctx, _h)))", "_fn(withHold(_ctx, _h))"),
+		change:  in("during").replace("ran(_err)", "_err"),
 		killers: []killer{inArea("mutex", "TestDoTellsWhetherItCalledItsFunction")},
 	},
 	{
 		name:    "the TTL is what was asked for",
 		why:     "The program knows the TTL that it asked for. But etcd may have granted a longer one, and then a crash blocks the others for longer.",
-		change:  in("hold.status").replace("TTL: it", "_self.m.s.cfg.ttl"),
+		change:  in("hold.Hold.Status").replace("TTL: it", "_self.m.s.cfg.TTL"),
 		killers: []killer{inArea("mutex", "TestAHoldTellsItsGrantedTTLAndItsMargin")},
 	},
 	{
@@ -687,7 +687,7 @@ var mutants = []mutant{
 	{
 		name:    "Do unlocks whatever the Mutex holds",
 		why:     "Do is Lock, fn and Unlock. But if fn has unlocked, it releases the hold of another goroutine (rule 6).",
-		change:  in("Mutex.do").replace("_.unlock(_, it)", "nil"),
+		change:  in("Mutex.do").replace("_.lock.Unlock(_, it)", "nil"),
 		killers: []killer{inContract("TestDoLeavesTheNextHoldOfItsMutexAlone")},
 	},
 	{
@@ -932,8 +932,8 @@ var mutants = []mutant{
 	{
 		name: "the next goroutine gets in after a loss",
 		why:  "The lock is lost, so the local line could move on. But the loser has not stopped yet (rule 4).",
-		change: in("hold.clearLocked").drop("_.place.local.endTurnLocked(_.claim, nil)").
-			in("hold.endLocked").before("_o.reportLost(_)", "_o.place.local.endTurnLocked(_o.claim, nil)"),
+		change: in("Hold.clearLocked").drop("_.place.local.endTurnLocked(_.claim, nil)").
+			in("Hold.endLocked").before("_o.reportLost(_)", "_o.place.local.endTurnLocked(_o.claim, nil)"),
 		killers: []killer{simulation(1000),
 			inArea("queue", "TestALostHoldExcludesItsSessionUntilUnlock")},
 	},
@@ -953,7 +953,7 @@ var mutants = []mutant{
 		name:    "who holds is told without a look at the clock",
 		why:     "A timer ends the hold, and the key was there a moment ago. But the process may have been paused since (rules 2 and 8).",
 		change:  in("localLine.inWayLocked").replace("_.checkLocked(time.Now())", "_ = time.Now"),
-		killers: []killer{named("TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder")},
+		killers: []killer{core("hold", "TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder")},
 	},
 	{
 		name:    "a context that ended with ErrClosed is taken for a Close",
@@ -964,8 +964,8 @@ var mutants = []mutant{
 	{
 		name:    "a wait of a closed Session says only that its line is over",
 		why:     "Its context ends at the same moment, with the cause. But a wait may look before that, and its caller asks for ErrClosed (rule 8).",
-		change:  in("session.open").replace("ErrClosed", "queue.ErrTaken"),
-		killers: []killer{named("TestAWaitSaysThatItsSessionIsClosedBeforeItsContextEnds")},
+		change:  in("hold.New").replace("errs.Closed", "queue.ErrTaken"),
+		killers: []killer{core("hold", "TestAWaitSaysThatItsSessionIsClosedBeforeItsContextEnds")},
 	},
 	{
 		name:    "a hold is told by the hooks alone",
@@ -976,8 +976,8 @@ var mutants = []mutant{
 	{
 		name: "what is told of a hold may panic",
 		why:  "It panics in the goroutine of its caller, as any function does. But the call holds by then, and no Unlock follows.",
-		change: in("Trace.holds").replace(
-			"made(_ctx, func() context.Context { return _c.Holds(_ctx, _waited) })",
+		change: in("Hooks.holds").replace(
+			"Made(_ctx, func() context.Context { return _c.Holds(_ctx, _waited) })",
 			"_c.Holds(_ctx, _waited)"),
 		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
 	},
@@ -985,7 +985,7 @@ var mutants = []mutant{
 		name: "a Start that panics undoes what the others have begun",
 		why:  "A hook that panics skips those after it. But a span that another Start has begun would never end.",
 		change: in("joinStarts").replace(
-			"_ctx = made(_ctx, func() context.Context { return _start(_ctx, _e) })",
+			"_ctx = hold.Made(_ctx, func() context.Context { return _start(_ctx, _e) })",
 			"if next := _start(_ctx, _e); next != nil { _ctx = next }"),
 		killers: []killer{inArea("mutex", "TestAStartThatPanicsUndoesNoOther")},
 	},
@@ -1027,7 +1027,7 @@ var mutants = []mutant{
 		name:    "the re-checks of a long line are repeated as if one waited alone",
 		why:     "A lost recheck should be repeated. But each waiter repeats its own, and an etcd that thaws has to work through all of them (rule 25).",
 		change:  in("queue.Waiter.stands").replace("Spare", "Ordinary"),
-		killers: []killer{named("TestAFrozenEtcdGetsFewRechecksOfALongLine")},
+		killers: []killer{core("hold", "TestAFrozenEtcdGetsFewRechecksOfALongLine")},
 	},
 	{
 		name:    "a re-check of a view asks for the keys that it knows",
@@ -1350,7 +1350,7 @@ var mutants = []mutant{
 		why:  "The key was there a moment ago. But the process may have been paused since (rule 2, WithLinger).",
 		change: in("claim.wayInLocked").drop("p.checkCanBeginLocked(c, time.Now()) == nil").
 			drop("_.LastsLocked()"),
-		killers: []killer{named("TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
+		killers: []killer{core("hold", "TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
 	},
 	{
 		name: "a wait that ends as it is let in passes the turn on",
@@ -1392,7 +1392,7 @@ var mutants = []mutant{
 		name:    "what lingers and cannot be held stays",
 		why:     "The key is given up when its time is over. But until then the Session waits behind a key of its own (WithLinger).",
 		change:  in("claim.enterLocked").replace("_n.GiveWayLocked", "_n.queue.Yield"),
-		killers: []killer{named("TestWhatLingersAndCannotBeHeldGivesWay")},
+		killers: []killer{core("hold", "TestWhatLingersAndCannotBeHeldGivesWay")},
 	},
 	{
 		name: "TryLock puts its key and removes it",
@@ -1441,7 +1441,7 @@ var mutants = []mutant{
 		name:    "an attempt gives up as soon as it repeats",
 		why:     "Two seconds without an answer are long. But etcd works through the request all the same, and then through the next one, which is given up as well (rule 25).",
 		change:  in("attempt.Patience").replace("5", "1"),
-		killers: []killer{named("TestACrowdOfSessionsGetsThroughASlowEtcd")},
+		killers: []killer{core("hold", "TestACrowdOfSessionsGetsThroughASlowEtcd")},
 	},
 	{
 		name:    "repeats have no credit",
@@ -1454,7 +1454,7 @@ var mutants = []mutant{
 		why:    "What is sent sooner is answered sooner. But etcd works through all of it in turn, and through the repeats, while leases run out (rule 25).",
 		change: in("attempt.limiter.lets").replace("_w.under >= _w.size", "_w.under > 1<<20"),
 		killers: []killer{core("etcd/attempt", "TestAttemptsBeginInTurn"),
-			named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
+			core("hold", "TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
 		name:    "a slow answer is as good as any",
@@ -1466,7 +1466,7 @@ var mutants = []mutant{
 		name:    "puts are let begin by what grants have taken",
 		why:     "A put is an attempt like any other, and one window is simpler. But grants are cheap, and a window that grew by them lets more puts begin than etcd can do in the time of a lease (rule 25).",
 		change:  in("attempt.limiter.window").replace("_ == Put", "_self == nil"),
-		killers: []killer{named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
+		killers: []killer{core("hold", "TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
 		name:    "an urgent answer lets others begin",
@@ -1478,7 +1478,7 @@ var mutants = []mutant{
 		name:    "a crowd whose leases run out comes back at once",
 		why:     "Each Session has lost its lease and needs another one. But so have all others, and what etcd works through for them is again too late for all (rule 25).",
 		change:  in("lease.Pool.standBack").replace("_unanswered < 2", "_unanswered >= 0"),
-		killers: []killer{named("TestLeasesThatRunOutUnansweredSpreadThoseThatFollow")},
+		killers: []killer{core("hold", "TestLeasesThatRunOutUnansweredSpreadThoseThatFollow")},
 	},
 	{
 		name: "the queue is searched for an attempt that gives up",
@@ -1498,8 +1498,8 @@ var mutants = []mutant{
 		name:   "the only endpoint is asked twice",
 		why:    "The first request may have got lost. But nearly always it waits, and the second one waits behind it (rule 25).",
 		change: in("attempt.copies.repeat").replace("_l.limiter.heard.After(_.last)", "_l != nil"),
-		killers: []killer{named("TestAMassEndDoesNotRepeatItselfToAFrozenEtcd"),
-			named("TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
+		killers: []killer{core("hold", "TestAMassEndDoesNotRepeatItselfToAFrozenEtcd"),
+			core("hold", "TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
 		name: "each wait asks for a connection",
@@ -1572,13 +1572,13 @@ var mutants = []mutant{
 	{
 		name:    "the first to unlock releases the key of all who read",
 		why:     "The reader that has put the key removes it. But others of its Session still read by it.",
-		change:  in("hold.freeLocked").and("_self.place.Refs > 0", "_self.place.GivenUpLocked()"),
+		change:  in("Hold.freeLocked").and("_self.place.Refs > 0", "_self.place.GivenUpLocked()"),
 		killers: []killer{inArea("kinds", "TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
 	{
 		name: "the last but one to unlock releases the key of those who read",
 		why:  "The place counts those that still read, and one is not many. But that one reads.",
-		change: in("hold.freeLocked").replace("_self.place.Refs > 0",
+		change: in("Hold.freeLocked").replace("_self.place.Refs > 0",
 			"_self.place.Refs > 1 || _self.place.Ticket.State() != ticket.Held"),
 		killers: []killer{ofFamily(1000), inArea("kinds", "TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
@@ -1591,7 +1591,7 @@ var mutants = []mutant{
 	{
 		name:    "a Close that is not confirmed leaves the other permits",
 		why:     "The caller gets the error all the same. But nobody can unlock the others any more, and their keys stay (rule 9).",
-		change:  in("Mutex.free").replace("failure = err", "return err"),
+		change:  in("Lock.free").replace("failure = err", "return err"),
 		killers: []killer{inArea("kinds", "TestACloseThatIsNotConfirmedGivesUpEachPermit")},
 	},
 	{
@@ -1610,7 +1610,7 @@ var mutants = []mutant{
 		name: "a leader is released before it has returned",
 		why:  "Its context has ended, so the leader will return soon, and the next one could begin. But until then two lead.",
 		change: in("candidate.term").before("_ = during(_...)",
-			"defer context.AfterFunc(ctx, func() { _ = _self.unlock(context.WithoutCancel(ctx), h) })()"),
+			"defer context.AfterFunc(ctx, func() { _ = _self.lock.Unlock(context.WithoutCancel(ctx), h) })()"),
 		killers: []killer{inArea("holders", "TestALeaderIsReleasedOnlyAfterItHasReturned"),
 			ofFamily(300)},
 	},
@@ -1629,14 +1629,14 @@ var mutants = []mutant{
 	{
 		name:    "a term is long by the TTL that was asked for",
 		why:     "The user has written that TTL down. But etcd may have granted a longer one.",
-		change:  in("candidate.run").replace("_.place.Lease.TTL", "_self.s.cfg.ttl"),
+		change:  in("candidate.run").replace("_.TTL()", "_self.lock.Config().TTL"),
 		killers: []killer{inArea("holders", "TestTheRestOfALeader")},
 	},
 	{
 		name: "Lead nests",
 		why:  "WithReentrancy is there for nesting. But a Lead that nests has no turn, and never waits for one.",
-		change: in("candidate.run").replace("_self.nestsIn(_ctx) != nil",
-			"!_self.cfg.reentrant && _self.nestsIn(_ctx) != nil"),
+		change: in("candidate.run").replace("_self.lock.NestsIn(_ctx) != nil",
+			"!_self.lock.Config().Reentrant && _self.lock.NestsIn(_ctx) != nil"),
 		killers: []killer{inArea("holders", "TestLeadRefusesWhatCannotBe")},
 	},
 	{
@@ -1701,7 +1701,7 @@ var mutants = []mutant{
 	{
 		name:    "SetInfo waits for etcd though its hold has ended",
 		why:     "The caller's context bounds the wait. But it may never end, and the lease has.",
-		change:  in("setInfo").replace("withHold(_bounded, _)", "_bounded"),
+		change:  in("setInfo").replace("WithHold(_bounded, _)", "_bounded"),
 		killers: []killer{inArea("holders", "TestSetInfoEndsWithItsContextOrItsHold")},
 	},
 	{
@@ -1772,7 +1772,7 @@ var mutants = []mutant{
 	{
 		name:    "a name of several is told alone",
 		why:     "The first name stands for all. But who looks at another sees what was.",
-		change:  in("Hold.SetInfo").replace("_self.parts()", "_self.hold.alone[:]"),
+		change:  in("Handle.SetInfo").replace("_self.parts()", "_self.Hold.alone[:]"),
 		killers: []killer{inArea("holders", "TestSetInfoChangesTheInfoAlone")},
 	},
 
@@ -1795,7 +1795,7 @@ var mutants = []mutant{
 	{
 		name:    "a recall compares the mod revision alone",
 		why:     "The mod revision of a key grows with its create revision, so it seems to say all. But it is compared with the key that is there by now.",
-		change:  in("writeRecall").replace("_e.Rev != _", "_e.Rev == 0"),
+		change:  in("WriteRecall").replace("_e.Rev != _", "_e.Rev == 0"),
 		killers: []killer{inArea("holders", "TestALateCopyOfARecallDoesNothing")},
 	},
 	{
@@ -1809,7 +1809,7 @@ var mutants = []mutant{
 	{
 		name:    "a recall asks one that does not listen",
 		why:     "It does no harm to ask. But the one who asks waits for an answer that does not come.",
-		change:  in("writeRecall").drop("!_.Value().Recallable"),
+		change:  in("WriteRecall").drop("!_.Value().Recallable"),
 		killers: []killer{inArea("holders", "TestWhoDoesNotListenIsNotRecalled")},
 	},
 	{
@@ -1868,14 +1868,14 @@ var mutants = []mutant{
 	{
 		name: "the request of any wait is sent",
 		why:  "Each of them asks for the lock. But the one that can wait longest has the others wait, too.",
-		change: in("askers.Less").replace("_self[_i].m.cfg.ask.Grace < _self[_j].m.cfg.ask.Grace",
-			"_self[_i].m.cfg.ask.Grace > _self[_j].m.cfg.ask.Grace"),
+		change: in("askers.Less").replace("_self[_i].m.cfg.Ask.Grace < _self[_j].m.cfg.Ask.Grace",
+			"_self[_i].m.cfg.Ask.Grace > _self[_j].m.cfg.Ask.Grace"),
 		killers: []killer{inArea("holders", "TestAShorterGraceCountsWhileItsWaitLasts")},
 	},
 	{
 		name:    "a wait with a shorter grace is asked for with the next holder",
 		why:     "The holder of now was asked. But it may have hours yet.",
-		change:  in("quest.goesOn").drop("_.m.cfg.ask.Grace >= _.m.cfg.ask.Grace"),
+		change:  in("quest.goesOn").drop("_.m.cfg.Ask.Grace >= _.m.cfg.Ask.Grace"),
 		killers: []killer{inArea("holders", "TestAWaitWithAShorterGraceAsksAgain")},
 	},
 	{
@@ -1976,7 +1976,7 @@ var mutants = []mutant{
 	{
 		name: "the key of a recalled hold goes with its grace",
 		why:  "The context has ended, so nobody should work any more. But a holder that has not looked yet still works, and the next one works beside it.",
-		change: in("hold.checkLocked").replace("_o.becomesLocked(holdRecalled, _cause)",
+		change: in("Hold.checkLocked").replace("_o.becomesLocked(holdRecalled, _cause)",
 			"if !_o.endLocked(_cause) && _o.place.Refs == 0 { _o.place.AbandonLocked(false) }"),
 		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"),
 			ofFamily(300)},
@@ -1984,8 +1984,8 @@ var mutants = []mutant{
 	{
 		name: "Unlock of a recalled hold does not ask for the key",
 		why:  "The hold has ended, and nobody else has taken the key. But that was so when the grace was over, and may have changed since (rule 6).",
-		change: in("hold.endLocked").replace("_.state >= it", "holdRecalled").
-			in("hold.freeLocked").replace("_self.state == holdGone", "_self.state != holdEnded"),
+		change: in("Hold.endLocked").replace("_.state >= it", "holdRecalled").
+			in("Hold.freeLocked").replace("_self.state == holdGone", "_self.state != holdEnded"),
 		killers: []killer{inArea("holders", "TestARecalledHoldMayEndOtherwise"),
 			inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"), ofFamily(300)},
 	},
@@ -2019,19 +2019,19 @@ var mutants = []mutant{
 		name:    "a hold that begins does not mark its line",
 		why:     "The holder has no reason to look behind it. But those who read and wait there may join now, and no other event may ever come.",
 		change:  in("claim.beginLocked").drop("_.local.MarkLocked()"),
-		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
+		killers: []killer{core("hold", "TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
 	{
 		name:    "a waiter that leaves does not mark its line",
 		why:     "It takes nothing that somebody else could want. But a writer that has left held up those behind it.",
 		change:  in("claim.leaveLocked").drop("_.MarkLocked()"),
-		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
+		killers: []killer{core("hold", "TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
 	{
 		name:    "a view that ends does not mark its line",
 		why:     "It has nothing to tell any more. But a reader that waits for its word waits on, and nobody begins another view.",
 		change:  in("queue.view.endLocked").drop("_.line.local.MarkLocked()"),
-		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
+		killers: []killer{core("hold", "TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
 	{
 		name: "a view that reads too long a line judges it first",
@@ -2051,7 +2051,7 @@ var mutants = []mutant{
 		name:    "an admission that lets one in does not mark its line",
 		why:     "It has looked at the line just now. But the next one may join, too.",
 		change:  in("localLine.letInLocked").drop("_.MarkLocked() #2 of 2"),
-		killers: []killer{named("TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
+		killers: []killer{core("hold", "TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
 	{
 		name:   "one joins a recalled cohort",
@@ -2138,7 +2138,7 @@ var mutants = []mutant{
 	{
 		name:    "a least time does not keep a hold from the Session's own goroutines",
 		why:     "The name stays taken by its process, as others see it. But the job runs twice, in one process.",
-		change:  in("hold.freeLocked").drop("_.IsZero()"),
+		change:  in("Hold.freeLocked").drop("_.IsZero()"),
 		killers: []killer{inArea("holders", "TestALeastTimeIsForTheGoroutinesOfTheSessionToo")},
 	},
 	{
@@ -2238,14 +2238,14 @@ var mutants = []mutant{
 	{
 		name:    "Close is certain of the Session's own leases alone",
 		why:     "No key is left with these. But a lease is, for a day perhaps, and nil says that nothing is (rule 22).",
-		change:  in("session.closesLocked").replace("_.leftoverErr", "nil"),
+		change:  in("Session.closesLocked").replace("_.leftoverErr", "nil"),
 		killers: []killer{inSim("TestACloseSaysThatALeaseIsLeft")},
 	},
 	{
 		name:    "the timers of keys that stay run on after Close",
 		why:     "They find the Session closed, and do nothing. But they keep it in memory for the rest of the time (rule 22).",
 		change:  in("stay.closeLocked").drop("_.timer.Stop()"),
-		killers: []killer{named("TestCloseStopsTheTimersOfAllKeysThatStay")},
+		killers: []killer{core("hold", "TestCloseStopsTheTimersOfAllKeysThatStay")},
 	},
 	{
 		name:    "a grant without an answer is a copy of the release",
@@ -2309,7 +2309,7 @@ var mutants = []mutant{
 	{
 		name:    "the least time of a Session counts for the writers of an RWMutex",
 		why:     "A writer is exclusive, too. But the option is not for an RWMutex, and readers wait for nothing.",
-		change:  in("session.configured").replace("_ != forMutex && _.cfg.minHold > 0", "false"),
+		change:  in("etcdlock.Session.configured").replace("_ != forMutex && _.MinHold > 0", "false"),
 		killers: []killer{inArea("holders", "TestWhoHasNoUseForALeastTime")},
 	},
 
@@ -2392,7 +2392,7 @@ var mutants = []mutant{
 	{
 		name:    "one of several names is lost alone",
 		why:     "The others are still held. But the work that they protect needs all names.",
-		change:  in("hold.endLocked").replace("all", "alone"),
+		change:  in("Hold.endLocked").replace("all", "alone"),
 		killers: []killer{inArea("kinds", "TestALossOfOneOfSeveralNames"), ofFamily(300)},
 	},
 
@@ -2587,18 +2587,18 @@ var mutants = []mutant{
 	{
 		name: "a release counts from when it is sent",
 		why:  "Before that there is nothing for which Close should wait. But the contexts are cancelled in between, Close revokes the lease, and Unlock calls that a loss (rules 6 and 22).",
-		change: in("hold.unlockLocked").drop("_.place.Account.ReleaseLocked()").
-			in("hold.freeLocked").drop("_.place.Account.ReleasedLocked() #1 of 2").
+		change: in("Hold.unlockLocked").drop("_.place.Account.ReleaseLocked()").
+			in("Hold.freeLocked").drop("_.place.Account.ReleasedLocked() #1 of 2").
 			drop("_.place.Account.ReleasedLocked()").
-			in("hold.releaseLocked").before("_ := &release{h: _self}",
+			in("Hold.releaseLocked").before("_ := &release{h: _self}",
 			"_self.place.Account.ReleaseLocked()").
-			in("Mutex.free").drop("_.place.Account.ReleaseLocked()"),
+			in("Lock.free").drop("_.place.Account.ReleaseLocked()"),
 		killers: []killer{inArea("mutex", "TestAnUnlockThatIsFollowedByCloseIsNoLoss")},
 	},
 	{
 		name:    "a second Close does not wait",
 		why:     "The Session is closed already, as the caller wants. But the program closes its client next, and the first Close cannot revoke the lease (rule 22).",
-		change:  in("session.close").drop("case _.closing > 0"),
+		change:  in("hold.Session.Close").drop("case _.closing > 0"),
 		killers: []killer{inArea("mutex", "TestACloseBesideAnotherWaitsAsWell")},
 	},
 	{

@@ -13,7 +13,7 @@
 //
 // A test runs in a bubble of testing/synctest, with package fake as its etcd, which answers at
 // once unless the test says otherwise. So durations are exact, and a goroutine that is left
-// behind makes the bubble panic. Tests that need what is not exported are in the root.
+// behind makes the bubble panic. Tests that need what is not exported are in internal/hold.
 package tests
 
 import (

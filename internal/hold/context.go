@@ -1,4 +1,4 @@
-package etcdlock
+package hold
 
 import (
 	"context"
@@ -8,13 +8,13 @@ import (
 	"github.com/etcdlock/etcdlock/internal/lease"
 )
 
-// withHold is a context that comes from parent and ends with h, which may be nil: then, and if h
-// was unlocked or closed, it has ended with ErrNotHeld. For one parent it is one context: h and a
+// WithHold is a context that comes from parent and ends with h, which may be nil: then, and if h
+// was unlocked or closed, it has ended with NotHeld. For one parent it is one context: h and a
 // parent that goes on both keep what they have to end.
 // (TestAHoldKeepsNoMoreContextsThanItHasParents.)
-func withHold(parent context.Context, h *hold) context.Context {
+func WithHold(parent context.Context, h *Hold) context.Context {
 	if h == nil {
-		return endedContext(parent, ErrNotHeld)
+		return EndedContext(parent, errs.NotHeld)
 	}
 	if c, ok := parent.(*holdContext); ok && c.hold == h {
 		return c
@@ -32,8 +32,8 @@ func withHold(parent context.Context, h *hold) context.Context {
 	c.stopForget = context.AfterFunc(c.Context, c.forget)
 	one, cause := h.life.Add(key, c)
 	switch {
-	case cause == ErrUnlocked || cause == ErrClosed:
-		c.End(ErrNotHeld)
+	case cause == errs.Unlocked || cause == errs.Closed:
+		c.End(errs.NotHeld)
 	case one != lease.Ender(c) || cause != nil:
 		c.End(cause)
 	case c.Context.Err() != nil: // its parent has ended, and forget may have run
@@ -42,41 +42,19 @@ func withHold(parent context.Context, h *hold) context.Context {
 	return one.(*holdContext)
 }
 
-func endedContext(parent context.Context, cause error) context.Context {
+// EndedContext is a context that comes from parent and has ended with a cause.
+func EndedContext(parent context.Context, cause error) context.Context {
 	ctx, cancel := context.WithCancelCause(parent)
 	cancel(cause)
 	return ctx
 }
 
-// TokenFrom returns the fencing token of the innermost hold that ctx came from, by [Mutex.Context],
-// [Hold.Context], Do or a method like it. It stays the same after the hold has ended. Without a
-// hold ok is false.
-func TokenFrom(ctx context.Context) (token int64, ok bool) {
-	if ctx == nil {
-		return 0, false
-	}
+// From is the innermost hold that ctx comes from, nil if there is none. It may have ended.
+func From(ctx context.Context) *Hold {
 	if c := holdContextOf(ctx); c != nil {
-		return c.hold.place.Ticket.Rev(), true
+		return c.hold
 	}
-	return 0, false
-}
-
-// RecallFrom returns a channel that is closed once the innermost hold that ctx came from is
-// recalled. The holder then has the grace of the request, up to the Deadline of its [Status], to
-// come to a good point and unlock.
-//
-// The channel stays as it is when the hold ends otherwise: wait for the end of ctx, too. It is nil,
-// and a receive from it blocks for ever, if ctx comes from no hold, or from one that does not
-// listen (see [WithRecall]).
-func RecallFrom(ctx context.Context) <-chan struct{} {
-	if ctx == nil {
-		return nil
-	}
-	c := holdContextOf(ctx)
-	if c == nil || c.hold.recall == nil {
-		return nil
-	}
-	return c.hold.recall.told
+	return nil
 }
 
 // holdKey is the key of a context's innermost holdContext.
@@ -87,7 +65,7 @@ type holdKey struct{}
 type holdContext struct {
 	context.Context // comes from parent
 	parent          context.Context
-	hold            *hold
+	hold            *Hold
 	cancel          context.CancelCauseFunc
 	stopForget      func() bool
 }

@@ -1,4 +1,4 @@
-package etcdlock
+package holders
 
 import (
 	"context"
@@ -12,21 +12,9 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
-
-func TestOrdinalsAreEnglish(t *testing.T) {
-	for n, want := range map[int]string{
-		1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 5: "5th", 9: "9th",
-		10: "10th", 11: "11th", 12: "12th", 13: "13th", 14: "14th", 19: "19th",
-		20: "20th", 21: "21st", 22: "22nd", 23: "23rd", 24: "24th",
-		100: "100th", 101: "101st", 102: "102nd", 103: "103rd", 111: "111th", 112: "112th", 113: "113th",
-		121: "121st", 1000: "1000th", 1001: "1001st", 1011: "1011th", 1012: "1012th", 1013: "1013th",
-		1022: "1022nd",
-	} {
-		require.Equal(t, want, ordinal(n))
-	}
-}
 
 // oneKey is a KV with one key in it, whatever is asked.
 type oneKey struct {
@@ -59,47 +47,35 @@ func FuzzName(f *testing.F) {
 	}
 	client := unusedClient()
 	f.Fuzz(func(t *testing.T, name string) {
-		err := checkName(name)
-		mu, newErr := New(client, name)
-		require.Equal(t, err, newErr)
+		mu, err := etcdlock.New(client, name)
 		if err != nil {
 			require.True(t, strings.HasPrefix(err.Error(), "etcdlock: name "), "%v", err)
-			require.Less(t, len(err.Error()), 8*maxNameLen)
+			require.Less(t, len(err.Error()), 8*1024)
 			return
 		}
 		require.Equal(t, name, mu.Name())
 		for _, tail := range []string{uuid.NewString(), "694d8a6e5bd0a31f"} {
 			kv := &mvccpb.KeyValue{Key: []byte(name + "/" + tail), Lease: 0x694d8a6e5bd0a31f,
 				CreateRevision: 7}
-			c, ok := parseContender(name, kv)
-			require.True(t, ok)
-			want := Contender{
+			inLine, err := etcdlock.Contenders(t.Context(), oneKey{kv: kv}, name)
+			require.NoError(t, err)
+			want := etcdlock.Contender{
 				Name: name, Key: name + "/" + tail, Token: 7, Lease: 0x694d8a6e5bd0a31f,
 				Mode: "exclusive", Holds: true,
 			}
-			require.Equal(t, want, c)
+			require.Equal(t, []etcdlock.Contender{want}, inLine)
 			for _, prefix := range []string{"", name[:len(name)/2], name} {
-				holders, err := Holders(t.Context(), oneKey{kv: kv}, prefix)
+				holders, err := etcdlock.Holders(t.Context(), oneKey{kv: kv}, prefix)
 				require.NoError(t, err)
-				require.Equal(t, []Contender{want}, holders, "below %q", prefix)
+				require.Equal(t, []etcdlock.Contender{want}, holders, "below %q", prefix)
 			}
-			_, ok = parseContender(name+"/"+tail, kv)
-			require.False(t, ok, "a key is no contender of a nested name")
+			key := line.EntryOf(kv)
+			require.False(t, key.StandsIn(name+"/"+tail), "a key is no contender of a nested name")
 			if outer, _, nested := strings.Cut(name, "/"); nested {
-				_, ok = parseContender(outer, kv)
-				require.False(t, ok, "a key is no contender of the name around it")
+				require.False(t, key.StandsIn(outer), "a key is no contender of the name around it")
 			}
 		}
 	})
-}
-
-// parseContender reports whether kv stands in line for the lock name.
-func parseContender(name string, kv *mvccpb.KeyValue) (Contender, bool) {
-	e := line.EntryOf(kv)
-	if !e.StandsIn(name) {
-		return Contender{}, false
-	}
-	return contenderOf(name, e, true), true
 }
 
 // modeOfKey is the mode of a contender, by the grammar of its key.
@@ -132,9 +108,10 @@ func FuzzHolderKey(f *testing.F) {
 		}
 		f.Add(key, "", int64(0))
 	}
+	client := unusedClient()
 	f.Fuzz(func(t *testing.T, key, prefix string, lease int64) {
 		kv := &mvccpb.KeyValue{Key: []byte(key), Lease: lease, CreateRevision: 7}
-		holders, err := Holders(t.Context(), oneKey{kv: kv}, prefix)
+		holders, err := etcdlock.Holders(t.Context(), oneKey{kv: kv}, prefix)
 		require.NoError(t, err)
 		parts := strings.Split(key, "/")
 		name, tail := strings.Join(parts[:len(parts)-1], "/"), parts[len(parts)-1]
@@ -143,13 +120,13 @@ func FuzzHolderKey(f *testing.F) {
 			require.Empty(t, holders)
 			return
 		}
-		require.Equal(t, []Contender{{
-			Name: name, Key: key, Token: 7, Lease: clientv3.LeaseID(lease), Mode: Mode(modeOfKey(tail)),
-			Holds: true,
+		require.Equal(t, []etcdlock.Contender{{
+			Name: name, Key: key, Token: 7, Lease: clientv3.LeaseID(lease),
+			Mode: etcdlock.Mode(modeOfKey(tail)), Holds: true,
 		}}, holders)
-		line, err := Contenders(t.Context(), oneKey{kv: kv}, name)
-		if checkName(name) != nil {
-			require.Error(t, err)
+		line, err := etcdlock.Contenders(t.Context(), oneKey{kv: kv}, name)
+		if _, invalid := etcdlock.New(client, name); invalid != nil {
+			require.Equal(t, invalid, err)
 			return
 		}
 		require.NoError(t, err)

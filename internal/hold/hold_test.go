@@ -1,35 +1,39 @@
-package etcdlock
+package hold_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/hold"
 	"github.com/etcdlock/etcdlock/internal/lease"
-	"github.com/etcdlock/etcdlock/internal/lease/trust"
 	"github.com/etcdlock/etcdlock/internal/record"
 )
 
 // Rule 2: a check after a pause sees that the trust is over, although no timer and no
 // goroutine of the library has run since.
 func TestTheFirstLookNeedsNoTimer(t *testing.T) {
-	looks := map[string]func(m *Mutex, ctx context.Context) bool{
-		"Err": func(_ *Mutex, ctx context.Context) bool { return ctx.Err() == context.Canceled },
-		"Cause": func(_ *Mutex, ctx context.Context) bool {
-			return errors.Is(context.Cause(ctx), ErrLost)
+	looks := map[string]func(m *etcdlock.Mutex, ctx context.Context) bool{
+		"Err": func(_ *etcdlock.Mutex, ctx context.Context) bool { return ctx.Err() == context.Canceled },
+		"Cause": func(_ *etcdlock.Mutex, ctx context.Context) bool {
+			return errors.Is(context.Cause(ctx), etcdlock.ErrLost)
 		},
-		"Token":  func(m *Mutex, _ context.Context) bool { return m.Token() == 0 },
-		"Key":    func(m *Mutex, _ context.Context) bool { return m.Key() == "" },
-		"Status": func(m *Mutex, _ context.Context) bool { return m.Status() == Status{} },
-		"Unlock": func(m *Mutex, ctx context.Context) bool { return errors.Is(m.Unlock(ctx), ErrLost) },
-		"Done": func(_ *Mutex, ctx context.Context) bool {
+		"Token": func(m *etcdlock.Mutex, _ context.Context) bool { return m.Token() == 0 },
+		"Key":   func(m *etcdlock.Mutex, _ context.Context) bool { return m.Key() == "" },
+		"Status": func(m *etcdlock.Mutex, _ context.Context) bool {
+			return m.Status() == etcdlock.Status{}
+		},
+		"Unlock": func(m *etcdlock.Mutex, ctx context.Context) bool {
+			return errors.Is(m.Unlock(ctx), etcdlock.ErrLost)
+		},
+		"Done": func(_ *etcdlock.Mutex, ctx context.Context) bool {
 			select {
 			case <-ctx.Done():
 				return true
@@ -41,14 +45,11 @@ func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 	for name, truth := range looks {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m, err := New(fake.NewServer().Client("a"), "x")
+				m, err := etcdlock.New(fake.NewServer().Client("a"), "x")
 				require.NoError(t, err)
 				require.NoError(t, m.Lock(t.Context()))
 				ctx := m.Context(t.Context())
-				m.s.mu.Lock()
-				l := m.hold.Load().place.Lease
-				trustUntil(m, l, time.Now())
-				m.s.mu.Unlock()
+				trustUntil(m, time.Now())
 				require.True(t, truth(m, ctx))
 				require.NoError(t, m.Close(t.Context()))
 			})
@@ -59,15 +60,12 @@ func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 // The same for a key that lingers: the next hold has another lease, and another key.
 func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, err := New(fake.NewServer().Client("a"), "x", WithLinger(time.Minute))
+		m, err := etcdlock.New(fake.NewServer().Client("a"), "x", etcdlock.WithLinger(time.Minute))
 		require.NoError(t, err)
 		require.NoError(t, m.Lock(t.Context()))
 		key := m.Key()
-		l := m.hold.Load().place.Lease
 		require.NoError(t, m.Unlock(t.Context()))
-		m.s.mu.Lock()
-		trustUntil(m, l, time.Now())
-		m.s.mu.Unlock()
+		trustUntil(m, time.Now())
 		require.NoError(t, m.Lock(t.Context()))
 		require.NotEqual(t, key, m.Key())
 		require.True(t, m.Status().Deadline.After(time.Now()), "%+v", m.Status())
@@ -79,17 +77,18 @@ func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 // a contender that comes, which would otherwise wait for it.
 func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, err := New(fake.NewServer().Client("a"), "x", WithLinger(time.Minute), WithTTL(24*time.Second))
+		m, err := etcdlock.New(fake.NewServer().Client("a"), "x",
+			etcdlock.WithLinger(time.Minute), etcdlock.WithTTL(24*time.Second))
 		require.NoError(t, err)
 		defer m.Close(context.Background())
 		require.NoError(t, m.Lock(t.Context()))
 		token := m.Token()
-		l := m.hold.Load().place.Lease
 		require.NoError(t, m.Unlock(t.Context()))
-		m.s.mu.Lock()
-		lingers := m.s.lines["x"].queue.Lingering() != nil
-		trustUntil(m, l, time.Now().Add(2*time.Second)) // the renewals are late
-		m.s.mu.Unlock()
+		s := hold.LockOf(m).Session()
+		s.Mu().Lock()
+		lingers := s.LingersLocked("x")
+		s.TrustUntilLocked(time.Now().Add(2 * time.Second)) // the renewals are late
+		s.Mu().Unlock()
 		require.True(t, lingers)
 		started := time.Now()
 		require.NoError(t, m.Lock(t.Context()))
@@ -103,17 +102,13 @@ func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 func TestNoHoldBeginsWhenTheTrustIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := fake.NewServer()
-		m, err := New(etcd.Client("a"), "x")
+		m, err := etcdlock.New(etcd.Client("a"), "x")
 		require.NoError(t, err)
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			if c.Method != fake.Txn || c.N > 1 {
 				return fake.Effect{}
 			}
-			return fake.Effect{Edit: func(any) {
-				m.s.mu.Lock()
-				defer m.s.mu.Unlock()
-				trustUntil(m, m.s.leases.CurrentLocked(), time.Now())
-			}}
+			return fake.Effect{Edit: func(any) { trustUntil(m, time.Now()) }}
 		})
 		require.NoError(t, m.Lock(t.Context()))
 		require.True(t, m.Status().Deadline.After(time.Now()), "%+v", m.Status())
@@ -132,21 +127,19 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 		wall, monotonic time.Duration // that remain
 		reason          error
 	}{
-		{"the machine was suspended", -time.Second, time.Hour, ErrSuspended},
-		{"the wall clock was set back", time.Hour, -time.Second, ErrExpired},
-		{"both clocks say that it is over", -time.Second, -time.Second, ErrExpired},
+		{"the machine was suspended", -time.Second, time.Hour, etcdlock.ErrSuspended},
+		{"the wall clock was set back", time.Hour, -time.Second, etcdlock.ErrExpired},
+		{"both clocks say that it is over", -time.Second, -time.Second, etcdlock.ErrExpired},
 		{"both clocks say that time is left", time.Hour, time.Hour, nil},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
-			m, err := New(fake.NewServer().Client("a"), "x")
+			m, err := etcdlock.New(fake.NewServer().Client("a"), "x")
 			require.NoError(t, err)
 			require.NoError(t, m.Lock(t.Context()))
 			ctx := m.Context(t.Context())
 			until := fake.MoveMonotonic(time.Now().Add(row.wall), row.monotonic-row.wall)
-			m.s.mu.Lock()
-			trustUntil(m, m.hold.Load().place.Lease, until)
-			m.s.mu.Unlock()
+			trustUntil(m, until)
 			if row.reason == nil {
 				require.NoError(t, ctx.Err())
 			} else {
@@ -162,7 +155,7 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 		Row: "S29", Case: "wall clock", Side: record.Ours, N: len(rows),
 		Fault:   "the wall clock is set forward beyond the TTL, or back by an hour (in the times that the library keeps: no process can be given a wall clock of its own)",
 		Must:    "forward ends a hold early, back lengthens none, and clocks that agree lose nothing",
-		Command: "go test . -run TheWallClock",
+		Command: "go test ./internal/hold -run TheWallClock",
 		Etcd:    "3.7.3 client, etcd in memory",
 	})
 }
@@ -179,33 +172,33 @@ func TestAHoldKeepsNoMoreContextsThanItHasParents(t *testing.T) {
 	type key struct{}
 	background := context.Background()
 	for name, row := range map[string]struct {
-		ask   func(t *testing.T, m *Mutex)
+		ask   func(t *testing.T, m *etcdlock.Mutex)
 		kept  int
 		later int // once the parents that end have ended
 	}{
-		"one that never ends": {func(_ *testing.T, m *Mutex) { m.Context(background) }, 1, 1},
-		"one with a value": {func() func(*testing.T, *Mutex) {
+		"one that never ends": {func(_ *testing.T, m *etcdlock.Mutex) { m.Context(background) }, 1, 1},
+		"one with a value": {func() func(*testing.T, *etcdlock.Mutex) {
 			parent := context.WithValue(background, key{}, 1)
-			return func(_ *testing.T, m *Mutex) { m.Context(parent) }
+			return func(_ *testing.T, m *etcdlock.Mutex) { m.Context(parent) }
 		}(), 1, 1},
-		"a copy of one": {func(_ *testing.T, m *Mutex) { m.Context(struct{ context.Context }{background}) }, 1, 1},
-		"one of the hold's own": {func(_ *testing.T, m *Mutex) {
+		"a copy of one": {func(_ *testing.T, m *etcdlock.Mutex) { m.Context(struct{ context.Context }{background}) }, 1, 1},
+		"one of the hold's own": {func(_ *testing.T, m *etcdlock.Mutex) {
 			ctx := background
 			for range 10 {
 				ctx = m.Context(ctx)
 			}
 		}, 1, 1},
-		"one that is cancelled, for each request": {func(t *testing.T, m *Mutex) {
+		"one that is cancelled, for each request": {func(t *testing.T, m *etcdlock.Mutex) {
 			parent, cancel := context.WithCancel(background)
 			require.NoError(t, m.Context(parent).Err())
 			cancel()
 		}, 0, 0},
-		"one with a time-out, for each request": {func(t *testing.T, m *Mutex) {
+		"one with a time-out, for each request": {func(t *testing.T, m *etcdlock.Mutex) {
 			parent, cancel := context.WithTimeout(background, time.Second)
 			t.Cleanup(cancel)
 			require.NoError(t, m.Context(parent).Err())
 		}, 1000, 0},
-		"one that cannot be compared, for each request": {func(t *testing.T, m *Mutex) {
+		"one that cannot be compared, for each request": {func(t *testing.T, m *etcdlock.Mutex) {
 			parent, cancel := context.WithCancel(background)
 			require.NotPanics(t, func() { require.NoError(t, m.Context(oddContext{Context: parent}).Err()) })
 			cancel()
@@ -216,7 +209,7 @@ func TestAHoldKeepsNoMoreContextsThanItHasParents(t *testing.T) {
 				m := heldMutex(t)
 				kept := func() int {
 					synctest.Wait()
-					return m.hold.Load().life.Contexts()
+					return hold.LockOf(m).Hold().Contexts()
 				}
 				for range 1000 {
 					row.ask(t, m)
@@ -255,7 +248,7 @@ func TestOneParentHasOneContextOfAHold(t *testing.T) {
 	require.Same(t, m.Context(parent), first)
 	require.NotSame(t, first, m.Context(t.Context()))
 	require.NoError(t, m.Unlock(t.Context()))
-	require.ErrorIs(t, context.Cause(first), ErrUnlocked)
+	require.ErrorIs(t, context.Cause(first), etcdlock.ErrUnlocked)
 
 	require.NoError(t, m.Lock(t.Context()))
 	second := m.Context(parent)
@@ -270,23 +263,16 @@ func TestOneParentHasOneContextOfAHold(t *testing.T) {
 
 // A hold that is whole no more never is again. It keeps its key until it is gone.
 func TestAHoldGoesOnlyForward(t *testing.T) {
-	states := []holdState{holdWhole, holdRecalled, holdEnded, holdGone}
-	for _, from := range states {
-		for _, to := range states {
-			p := heldMutex(t).hold.Load().place
-			p.Refs = 1
-			h := &hold{m: p.m, place: p, state: from}
-			h.alone[0] = h
-			h.all, h.life = h.alone[:], &h.own
-			h.own.Begin(p.Lease, h, time.Time{}, nil)
-			goes := func() { h.becomesLocked(to, ErrUnlocked) }
-			if to <= from {
-				require.PanicsWithValue(t, fmt.Sprintf(`etcdlock: hold of "x": %v becomes %v`, from, to), goes)
+	for i, from := range hold.HoldStates {
+		for j, to := range hold.HoldStates {
+			h := hold.LockOf(heldMutex(t)).Hold().InState(from)
+			if j <= i {
+				require.PanicsWithValue(t, fmt.Sprintf(`etcdlock: hold of "x": %v becomes %v`, from, to),
+					func() { h.Becomes(to) })
 				continue
 			}
-			goes()
-			require.Equal(t, to, h.state)
-			require.Equal(t, to == holdGone, p.Refs == 0, "%v", to)
+			require.Equal(t, to, h.Becomes(to))
+			require.Equal(t, j == len(hold.HoldStates)-1, h.IsGone(), "%v", to)
 		}
 	}
 }
@@ -295,39 +281,39 @@ func TestAHoldGoesOnlyForward(t *testing.T) {
 // key have, so the Unlocks of many lost reads do not each go through all of these. The last whole
 // one waits for all.
 func TestALostReadIsFreedWithoutTheOthers(t *testing.T) {
-	s, err := NewSession(fake.NewServer().Client("a"))
+	s, err := etcdlock.NewSession(fake.NewServer().Client("a"))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close(context.Background())) }()
 	rw, err := s.RWMutex("x")
 	require.NoError(t, err)
-	var reads [2]*hold
+	var reads [2]*hold.Hold
 	for i := range reads {
 		r, err := rw.RLock(t.Context())
 		require.NoError(t, err)
-		reads[i] = r.hold
+		reads[i] = hold.HandleOf(r).Hold
 		if i == 1 {
 			r.Context(t.Context())
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	mu := hold.SessionOf(s).Mu()
+	mu.Lock()
+	defer mu.Unlock()
 	for _, h := range reads {
-		require.Same(t, reads[0].place, h.place)
-		h.endLocked(h.lost(ErrKeyDeleted))
+		require.True(t, h.SharesKey(reads[0]))
+		h.LoseLocked(etcdlock.ErrKeyDeleted)
 	}
-	require.True(t, reads[0].freesLocked())
-	require.False(t, reads[1].freesLocked(), "its own context goes on")
-	reads[0].state, reads[0].place.Refs = holdEnded, 0 // as if it had ended whole, after the other
-	require.False(t, reads[0].freesLocked(), "the key goes with it")
-	reads[0].state = holdGone
+	require.True(t, reads[0].FreesLocked())
+	require.False(t, reads[1].FreesLocked(), "its own context goes on")
+	require.False(t, reads[0].FreesWholeLocked(), "the key goes with it")
 }
 
-// trustUntil makes the trust in l, a lease of m's Session, last until a time, and sets no timer for
+// trustUntil makes the trust in the lease of m's Session last until a time, and sets no timer for
 // it: as if the process had paused since.
-func trustUntil(m *Mutex, l *lease.Lease, until time.Time) {
-	span := l.TTL - m.s.cfg.marginOf(l.TTL)
-	field := reflect.ValueOf(l).Elem().FieldByName("trust").Addr()
-	*(**trust.Trust)(field.UnsafePointer()) = trust.New(until.Add(-span), l.TTL, m.s.cfg.marginOf)
+func trustUntil(m *etcdlock.Mutex, until time.Time) {
+	s := hold.LockOf(m).Session()
+	s.Mu().Lock()
+	defer s.Mu().Unlock()
+	s.TrustUntilLocked(until)
 }
 
 func TestTheDefaultMarginIsAnEighthOfTheGrantedTTLButNotTooLittle(t *testing.T) {
@@ -336,7 +322,7 @@ func TestTheDefaultMarginIsAnEighthOfTheGrantedTTLButNotTooLittle(t *testing.T) 
 		time.Second: 125 * time.Millisecond, 800 * time.Millisecond: 100 * time.Millisecond,
 		0: 100 * time.Millisecond,
 	} {
-		require.Equal(t, want, (&config{}).marginOf(granted), "%v", granted)
-		require.Equal(t, time.Minute, (&config{margin: time.Minute}).marginOf(granted))
+		require.Equal(t, want, (&hold.Config{}).MarginOf(granted), "%v", granted)
+		require.Equal(t, time.Minute, (&hold.Config{Margin: time.Minute}).MarginOf(granted))
 	}
 }

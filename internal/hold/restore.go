@@ -1,4 +1,4 @@
-package etcdlock
+package hold
 
 import (
 	"context"
@@ -17,11 +17,11 @@ import (
 const setBackLogEvery = 10 * time.Second
 
 // A listener is a session as its etcd.Conn knows it.
-type listener session
+type listener Session
 
 // SetBackLocked is as in etcd.Listener.
 func (l *listener) SetBackLocked(ended, present *etcd.Epoch) {
-	s := (*session)(l)
+	s := (*Session)(l)
 	until := s.keys.SetBackLocked(present)
 	s.tasks.Go(l.followSetBack)
 	known, revision := ended.Revision(), present.Began
@@ -30,13 +30,13 @@ func (l *listener) SetBackLocked(ended, present *etcd.Epoch) {
 		s.log(slog.LevelWarn, "etcd was set back", "revision", revision, "known", known,
 			"cluster", present.Cluster(), "before", ended.Cluster(), "delay", until.Sub(now))
 	}
-	report(&s.hooks, s.cfg.trace.SetBack, context.Background(), SetBackEvent{known, revision, until})
+	report(&s.hooks, s.cfg.Hooks.SetBack, context.Background(), SetBack{known, revision, until})
 }
 
 // followSetBack has the lines of s follow a set-back: what lingers is given up, since no hold
 // begins at it, and those that wait look at their lines again.
 func (l *listener) followSetBack() {
-	s := (*session)(l)
+	s := (*Session)(l)
 	guard.Pieces(&s.mu, maps.Values(s.lines), func(n *localLine) {
 		n.ahead = line.None
 		if p := n.queue.Lingering(); p != nil && p.StaleLocked() {
@@ -52,21 +52,21 @@ func (l *listener) StreamSilent() { l.keys.WatchAnew() }
 
 // Unavailable is as in etcd.Listener.
 func (l *listener) Unavailable(reason error, silent time.Duration) {
-	s := (*session)(l)
+	s := (*Session)(l)
 	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", s.etcd.Endpoints(), "error", reason,
 		"silent", silent)
-	err := &opError{text: reason.Error(), wraps: []error{ErrUnavailable, reason}}
-	report(&s.hooks, s.cfg.trace.Unavailable, context.Background(), UnavailableEvent{err, silent})
+	e := Unavailable{errs.Unavailable(reason), silent}
+	report(&s.hooks, s.cfg.Hooks.Unavailable, context.Background(), e)
 }
 
 // Limited is as in etcd.Listener.
 func (l *listener) Limited(most int) {
-	(*session)(l).log(slog.LevelWarn, "etcd takes few operations in one transaction", "most", most)
+	(*Session)(l).log(slog.LevelWarn, "etcd takes few operations in one transaction", "most", most)
 }
 
 // Unreadable is as in etcd.Listener.
 func (l *listener) Unreadable(key string, err error) {
-	(*session)(l).log(slog.LevelWarn, "a key cannot be looked at", "key", key, "error", err)
+	(*Session)(l).log(slog.LevelWarn, "a key cannot be looked at", "key", key, "error", err)
 }
 
 // LinesLocked is as in queue.Lines.

@@ -1,10 +1,11 @@
 //go:build bound
 
-package etcdlock
+package hold_test
 
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -14,13 +15,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/hold"
 )
 
 // These tests hold the mutex of a Session while time goes on. So they need the overlay of
 // internal/bound, by which a goroutine that waits for a mutex waits at a channel:
 //
-//	go run ./internal/bound/counted -run WhileTheSessionsMutexIsHeld .
+//	go run ./internal/bound/counted -run WhileTheSessionsMutexIsHeld ./internal/hold
 
 const (
 	safetyTTL    = 24 * time.Second
@@ -34,7 +37,7 @@ const (
 // An anyHold is a Hold, or a Mutex that is held.
 type anyHold interface {
 	Context(parent context.Context) context.Context
-	Status() Status
+	Status() etcdlock.Status
 	Token() int64
 	Unlock(ctx context.Context) error
 }
@@ -43,37 +46,37 @@ type anyHold interface {
 var holdsOf = []struct {
 	kind string
 	most int // holds; there may be more contexts
-	lock func(s *Session, i int) (anyHold, error)
+	lock func(s *etcdlock.Session, i int) (anyHold, error)
 }{
-	{"Mutexes", 2_000, func(s *Session, i int) (anyHold, error) {
+	{"Mutexes", 2_000, func(s *etcdlock.Session, i int) (anyHold, error) {
 		m, err := s.Mutex(fmt.Sprint(i))
 		if err != nil {
 			return nil, err
 		}
 		return m, m.Lock(context.Background())
 	}},
-	{"a Mutex", 1, func(s *Session, i int) (anyHold, error) {
+	{"a Mutex", 1, func(s *etcdlock.Session, i int) (anyHold, error) {
 		m, err := s.Mutex("n")
 		if err != nil {
 			return nil, err
 		}
 		return m, m.Lock(context.Background())
 	}},
-	{"reads", 10_000, func(s *Session, _ int) (anyHold, error) {
+	{"reads", 10_000, func(s *etcdlock.Session, _ int) (anyHold, error) {
 		rw, err := s.RWMutex("n")
 		if err != nil {
 			return nil, err
 		}
 		return rw.RLock(context.Background())
 	}},
-	{"permits", 200, func(s *Session, _ int) (anyHold, error) {
-		sem, err := s.Semaphore("n", mostPermits)
+	{"permits", 200, func(s *etcdlock.Session, _ int) (anyHold, error) {
+		sem, err := s.Semaphore("n", math.MaxUint16)
 		if err != nil {
 			return nil, err
 		}
 		return sem.Acquire(context.Background(), 1)
 	}},
-	{"names of LockAll", 300, func(s *Session, i int) (anyHold, error) {
+	{"names of LockAll", 300, func(s *etcdlock.Session, i int) (anyHold, error) {
 		var names []string
 		for j := range 10 {
 			names = append(names, fmt.Sprint(i, "-", j))
@@ -101,7 +104,8 @@ func withMutexHeld(
 				synctest.Test(t, func(t *testing.T) {
 					etcd := fake.NewServer()
 					etcd.ForgetCalls()
-					s, err := NewSession(etcd.Client("a"), WithTTL(safetyTTL), WithSafetyMargin(safetyMargin))
+					s, err := etcdlock.NewSession(etcd.Client("a"),
+						etcdlock.WithTTL(safetyTTL), etcdlock.WithSafetyMargin(safetyMargin))
 					require.NoError(t, err)
 					var holds []anyHold
 					var all []*watched
@@ -121,9 +125,9 @@ func withMutexHeld(
 						ended.Go(func() { <-done; c.ended = time.Now() })
 					}
 					time.Sleep(takenAt)
-					s.mu.Lock()
+					hold.SessionOf(s).Mu().Lock()
 					test(t, etcd, all)
-					s.mu.Unlock()
+					hold.SessionOf(s).Mu().Unlock()
 					synctest.Wait()
 					more(t, etcd, all)
 					etcd.Heal("a")
@@ -183,9 +187,9 @@ func (c *watched) saysLost(t *testing.T) bool {
 // lostBy requires that c has ended with the LostError of its own hold.
 func (c *watched) lostBy(t *testing.T, cause error) bool {
 	t.Helper()
-	var lost *LostError
+	var lost *etcdlock.LostError
 	return assert.ErrorAs(t, cause, &lost) && assert.Equal(t, c.token, lost.Token) &&
-		assert.ErrorIs(t, lost, ErrExpired)
+		assert.ErrorIs(t, lost, etcdlock.ErrExpired)
 }
 
 // some are a few of all, the first and the last among them.

@@ -1,4 +1,4 @@
-package etcdlock
+package hold
 
 import (
 	"time"
@@ -15,7 +15,7 @@ import (
 // owner has a place in etcd's line, and what it knows about that line. Session.mu guards it.
 type localLine struct {
 	queue.Line // etcd's line, as it is known
-	s          *session
+	s          *Session
 	queue      turn.Queue[*claim, *place]
 	ahead      line.Ahead         // before the last place, if it was given up without a hold
 	tries      *list.List[*claim] // in the queue, that wait for no other contender
@@ -30,7 +30,7 @@ type localLine struct {
 
 // lineAtLocked is the local line of s for a name. Unused lines are kept for their key names, up to
 // a number: a line that is made then has two others looked at, of which those go that are not used.
-func lineAtLocked(s *session, name string) *localLine {
+func lineAtLocked(s *Session, name string) *localLine {
 	if n := s.lines[name]; n != nil {
 		return n
 	}
@@ -52,7 +52,7 @@ func lineAtLocked(s *session, name string) *localLine {
 }
 
 // holdLocked is the owner's hold, nil if there is none.
-func (n *localLine) holdLocked() *hold {
+func (n *localLine) holdLocked() *Hold {
 	if owner := n.queue.Owner(); owner != nil {
 		return owner.hold
 	}
@@ -71,13 +71,13 @@ func (n *localLine) PlaceLocked() *queue.Place {
 	return &p.Place
 }
 
-// lockedErrorLocked is the LockedError of a waiter in the queue, or of a claim that comes now if w
+// busyLocked is what is in the way of a waiter in the queue, or of a claim that comes now if w
 // is nil. The queue has an owner.
-func (n *localLine) lockedErrorLocked(w *turn.Waiter[*claim]) *LockedError {
+func (n *localLine) busyLocked(w *turn.Waiter[*claim]) *Busy {
 	ahead, inEtcd, lost := n.inWayLocked(w)
-	return &LockedError{
-		Name: n.Name, Ahead: ahead, Holder: n.holderLocked(inEtcd), lost: lost,
-		delay: n.DelayLocked(time.Now()),
+	return &Busy{
+		Name: n.Name, Ahead: ahead, Holder: n.holderLocked(inEtcd), Lost: lost,
+		Delay: n.DelayLocked(time.Now()),
 	}
 }
 
@@ -132,14 +132,14 @@ func (n *localLine) firstLocked() *claim {
 	return n.queue.Owner()
 }
 
-// aheadLocked is the LockedError of the owner of n, which has no place in etcd's line.
+// aheadLocked is what is in the way of the owner of n, which has no place in etcd's line.
 // It knows what the owner before it has seen there. It is nil if nothing is known to be in the way.
-func (n *localLine) aheadLocked() *LockedError {
+func (n *localLine) aheadLocked() *Busy {
 	delay := n.DelayLocked(time.Now())
 	if n.ahead.Count() == 0 && delay == 0 {
 		return nil
 	}
-	return lockedBehind(n.Name, n.ahead, delay)
+	return busyBehind(n.Name, n.ahead, delay)
 }
 
 // nextLocked chooses the next waiter, and takes a place for it if there is a lease. The owner's
@@ -160,7 +160,7 @@ func (n *localLine) nextLocked() *place {
 func newPlaceLocked(c *claim, k *queue.Account) *place {
 	p := &place{m: c.m, local: c.local}
 	k.TakeLocked(&p.Place, queue.Seat{
-		Line: &c.local.Line, Shape: c.Shape, Listens: c.m.cfg.recall > 0, Owner: p,
+		Line: &c.local.Line, Shape: c.Shape, Listens: c.m.cfg.Recall > 0, Owner: p,
 	})
 	if c.waiter.Shares {
 		c.local.queue.Gather() // a waiter that comes from here on may come after the put

@@ -1,4 +1,4 @@
-package etcdlock
+package hold_test
 
 import (
 	"context"
@@ -9,7 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/hold"
 )
 
 // Close stops the timer of each key that stays, whatever the Session has done since with its name:
@@ -17,59 +19,57 @@ import (
 func TestCloseStopsTheTimersOfAllKeysThatStay(t *testing.T) {
 	const long = 14 * time.Hour
 	ctx := context.Background()
-	keep := func(t *testing.T, s *Session, name string) {
-		h, err := s.Lock(ctx, name, WithMinHold(long))
+	keep := func(t *testing.T, s *etcdlock.Session, name string) {
+		h, err := s.Lock(ctx, name, etcdlock.WithMinHold(long))
 		require.NoError(t, err)
 		require.NoError(t, h.Unlock(ctx))
 	}
 	for _, row := range []struct {
 		promise string
-		do      func(t *testing.T, etcd *fake.Server, s *Session)
+		do      func(t *testing.T, etcd *fake.Server, s *etcdlock.Session)
 		timers  int
 	}{
-		{"one stays", func(t *testing.T, _ *fake.Server, s *Session) { keep(t, s, "n") }, 1},
+		{"one stays", func(t *testing.T, _ *fake.Server, s *etcdlock.Session) { keep(t, s, "n") }, 1},
 		{"an operator deletes it, and another one stays", func(t *testing.T, etcd *fake.Server,
-			s *Session) {
+			s *etcdlock.Session) {
 			keep(t, s, "n")
 			etcd.DeleteKey(etcd.Keys("n/")[0])
 			keep(t, s, "n")
 		}, 2},
 		{"the Session has locked so many names since that it forgets the first", func(t *testing.T,
-			_ *fake.Server, s *Session) {
+			_ *fake.Server, s *etcdlock.Session) {
 			keep(t, s, "n")
-			for i := range keptLines + 2 {
+			for i := range hold.KeptLines + 2 {
 				h, err := s.Lock(ctx, fmt.Sprint("other", i))
 				require.NoError(t, err)
 				require.NoError(t, h.Unlock(ctx))
 			}
-			require.Nil(t, s.lines["n"])
+			require.False(t, hold.SessionOf(s).HasLine("n"))
 		}, 1},
-		{"etcd does not say whether it stays", func(t *testing.T, etcd *fake.Server, s *Session) {
-			h, err := s.Lock(ctx, "n", WithMinHold(long))
+		{"etcd does not say whether it stays", func(t *testing.T, etcd *fake.Server,
+			s *etcdlock.Session) {
+			h, err := s.Lock(ctx, "n", etcdlock.WithMinHold(long))
 			require.NoError(t, err)
 			etcd.Intercept(func(c fake.Call) fake.Effect {
 				return fake.Effect{DropReply: c.Method == fake.Txn}
 			})
-			require.ErrorIs(t, h.Unlock(ctx), ErrUnconfirmed)
+			require.ErrorIs(t, h.Unlock(ctx), etcdlock.ErrUnconfirmed)
 			etcd.Intercept(nil)
 		}, 1},
 	} {
 		t.Run(row.promise, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				etcd := fake.NewServer()
-				s, err := NewSession(etcd.Client("a"))
+				s, err := etcdlock.NewSession(etcd.Client("a"))
 				require.NoError(t, err)
 				row.do(t, etcd, s)
-				var timers []*time.Timer
-				for y := range s.stays {
-					timers = append(timers, y.timer)
-				}
+				timers := hold.SessionOf(s).StayTimers()
 				require.Len(t, timers, row.timers)
 				require.NoError(t, s.Close(ctx))
 				for _, timer := range timers {
 					require.False(t, timer.Stop(), "it is not stopped")
 				}
-				require.Empty(t, s.stays)
+				require.Empty(t, hold.SessionOf(s).StayTimers())
 			})
 		})
 	}

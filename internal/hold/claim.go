@@ -1,4 +1,4 @@
-package etcdlock
+package hold
 
 import (
 	"context"
@@ -24,14 +24,14 @@ import (
 // TestLockAllTakesOverNoKey.)
 type claim struct {
 	// Set once, then only read.
-	m *lockHandle
+	m *Lock
 	line.Shape
 	together bool // it is one of the claims of a LockAll; see lockall.go
 	local    *localLine
 	caller   context.Context // of the call, only for the Trace
 	started  time.Time
 	turn     chan struct{} // tells that its turn has come; nil if it had it at once
-	runs     bool          // as in manner
+	runs     bool          // as in Request
 	alone    [1]*claim     // c itself
 	all      []*claim      // of its call, if it is the first of them
 
@@ -44,32 +44,26 @@ type claim struct {
 	// of the call changes its place and its hold, and reads them without mu.
 	cancel context.CancelCauseFunc // of its wait, nil once that is over
 	place  *place                  // in etcd's line, nil while it has none; it may have been given up
-	hold   *hold                   // the one that it got, which its waiter has; it stays here
+	hold   *Hold                   // the one that it got, which its waiter has; it stays here
 	waiter turn.Waiter[*claim]     // in the line's queue; its Standing is the state of the claim
 	asker  int                     // where it is among those that ask, from 1; 0 while it asks nobody
 
 	// While it waits.
-	ofSession, ofHandle list.Node[*claim] // in the waits of its Session and of its lockHandle
+	ofSession, ofHandle list.Node[*claim] // in the waits of its Session and of its Lock
 	trying              list.Node[*claim] // in the tries of its line
 }
 
-// A request is what a call asks for.
-type request struct {
-	m *lockHandle
+// A Request is what a call asks for.
+type Request struct {
 	line.Shape
-	manner
-}
-
-// A manner is how a call locks.
-type manner struct {
-	try  bool // TryLock, or one like it: it waits for no other contender
-	runs bool // Do, or one like it: if it gets no hold, its error is ErrNotRun
+	Try  bool // TryLock, or one like it: it waits for no other contender
+	Runs bool // Do, or one like it: if it gets no hold, its error is ErrNotRun
 }
 
 // newClaim is a claim of a call that has not started. It is in no queue yet.
-func (w request) newClaim() *claim {
-	c := &claim{m: w.m, Shape: w.Shape, runs: w.runs}
-	c.Try = w.try
+func newClaim(m *Lock, w Request) *claim {
+	c := &claim{m: m, Shape: w.Shape, runs: w.Runs}
+	c.Try = w.Try
 	c.alone[0] = c
 	c.all = c.alone[:]
 	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, w.Kind == line.Read, w.Kind == line.Permit
@@ -93,7 +87,7 @@ func (c *claim) contenderLocked() Contender {
 		return c.place.contender()
 	}
 	who := c.m.contender()
-	who.Mode = modeOf(c.Kind)
+	who.Kind = c.Kind
 	return who
 }
 
@@ -196,19 +190,19 @@ func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 // reportQueued reports to Trace that c waits behind others. A holder takes parsing, so it is made
 // only for a hook. (TestAWaitWithoutAHookParsesNoHolder.)
 func (c *claim) reportQueued(holder func() Contender) {
-	if m := c.m; m.cfg.trace.Queued != nil {
-		report(&m.s.hooks, m.cfg.trace.Queued, c.caller, QueuedEvent{m.name, c.ahead, holder()})
+	if m := c.m; m.cfg.Hooks.Queued != nil {
+		report(&m.s.hooks, m.cfg.Hooks.Queued, c.caller, Queued{m.name, c.ahead, holder()})
 	}
 }
 
 // leaveLocked takes c out of the line after its wait has ended, or passes its turn on, and tells
 // what was ahead of it. If c got a hold at the same moment it keeps that: other holds may share its
 // key by now.
-func (c *claim) leaveLocked() (h *hold, locked *LockedError) {
+func (c *claim) leaveLocked() (h *Hold, locked *Busy) {
 	n, p := c.local, c.place
 	c.endsWaitLocked()
 	if c.waiter.Standing() == turn.Waiting {
-		locked = n.lockedErrorLocked(&c.waiter)
+		locked = n.busyLocked(&c.waiter)
 	}
 	switch n.queue.Leave(&c.waiter) {
 	case turn.Waiting:
@@ -260,7 +254,7 @@ func (c *claim) cancelLocked(cause error) {
 // handDown gives the place at which c has waited in etcd's line to the next waiter in the local
 // line, if that came before the put: it goes on waiting there. It reports false, and does nothing,
 // if there is no such waiter, or the place is of no use. locked tells c what is before it.
-func (c *claim) handDown() (locked *LockedError, done bool) {
+func (c *claim) handDown() (locked *Busy, done bool) {
 	s, n, p := c.m.s, c.local, c.place
 	s.mu.Lock()
 	defer s.mu.Unlock()

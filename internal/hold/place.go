@@ -1,4 +1,4 @@
-package etcdlock
+package hold
 
 import (
 	"context"
@@ -18,13 +18,13 @@ type place struct {
 	queue.Place
 
 	// Set once, then only read.
-	m     *lockHandle
+	m     *Lock
 	local *localLine
 
 	// Guarded by Session.mu.
-	hold     *hold            // the last one to begin, nil while waiting
-	holds    list.List[*hold] // that have not ended
-	ending   list.List[*hold] // that are whole no more, while their contexts may go on
+	hold     *Hold            // the last one to begin, nil while waiting
+	holds    list.List[*Hold] // that have not ended
+	ending   list.List[*Hold] // that are whole no more, while their contexts may go on
 	settling bool             // holds follow what has happened to the key or the lease
 }
 
@@ -37,7 +37,7 @@ func (p *place) kept(until time.Time) string {
 	if info, changed := p.ChangedLocked(); changed {
 		v.Info = info
 	}
-	text, _ := line.NewText(v, line.Exclusive) // as in configure
+	text, _ := line.NewText(v, line.Exclusive) // as in SetTexts
 	return text.Kept(p.Since, until)
 }
 
@@ -47,7 +47,7 @@ func (p *place) kept(until time.Time) string {
 // not. TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue.)
 func (p *place) tellsOf(c *claim) bool {
 	_, changed := p.ChangedLocked()
-	return !changed && p.m.cfg.texts[p.Ticket.Kind] == c.m.cfg.texts[c.Kind]
+	return !changed && p.m.cfg.Texts[p.Ticket.Kind] == c.m.cfg.Texts[c.Kind]
 }
 
 // waitsLocked reports whether p waits for other contenders: they are known to be ahead of it, or
@@ -70,7 +70,7 @@ func (p *place) waitsLocked() bool {
 func (p *place) contender() Contender {
 	c := p.m.contender()
 	c.Key, c.Token, c.Lease, c.Since = p.Ticket.Key, p.Ticket.Rev(), p.Lease.ID, p.Since
-	c.Mode, c.Holds = modeOf(p.Ticket.Kind), p.hold != nil
+	c.Kind, c.Holds = p.Ticket.Kind, p.hold != nil
 	if info, changed := p.ChangedLocked(); changed {
 		c.Info = info
 	}
@@ -117,20 +117,20 @@ func (p *place) MeetsLocked(unlike line.Line) {
 		}
 		m.limits[other] = struct{}{}
 		m.log(slog.LevelWarn, "a permit counts on another limit",
-			"name", m.name, "limit", m.limit, "other", other, "key", e.Key)
+			"name", m.name, "limit", p.Ticket.Limit, "other", other, "key", e.Key)
 	}
 }
 
 // Removing is as in queue.Owner.
 func (p *place) Removing() {
-	e := CleanupPendingEvent{p.Ticket.Key}
-	report(&p.m.s.hooks, p.m.cfg.trace.CleanupPending, context.Background(), e)
+	e := Cleanup{p.Ticket.Key}
+	report(&p.m.s.hooks, p.m.cfg.Hooks.CleanupPending, context.Background(), e)
 }
 
 // Removed is as in queue.Owner.
 func (p *place) Removed() {
-	e := CleanupDoneEvent{p.Ticket.Key}
-	report(&p.m.s.hooks, p.m.cfg.trace.CleanupDone, context.Background(), e)
+	e := Cleanup{p.Ticket.Key}
+	report(&p.m.s.hooks, p.m.cfg.Hooks.CleanupDone, context.Background(), e)
 }
 
 // Stays is as in queue.Owner.

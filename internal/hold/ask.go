@@ -1,14 +1,12 @@
-package etcdlock
+package hold
 
 import (
 	"container/heap"
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
@@ -16,32 +14,6 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
-
-// WithAsk makes the waits of Lock, RLock, Acquire, LockAll, Do, Lead and their like ask the holder
-// to give way: a wait sends r, as [Recall] does, once to each holder ahead of it. Nothing is
-// overtaken: the wait keeps its place, and gets in once the holder has unlocked.
-//
-// It asks those that hold when it queues, and later ones as they begin to hold: all of several
-// readers or permits, up to 1,000. It asks a hold of the same Session without a request. It does
-// not ask a contender that only waits, nor a holder that does not listen (see [WithRecall]).
-// TryLock and its like ask no contender.
-//
-// The wait does not depend on the requests: they are sent in the background, end with the wait and
-// with Close, and a failure is logged at Warn. An r with a negative Grace, or a By or Reason that
-// is too long or not valid UTF-8, is an invalid value.
-//
-// All waits of a Session for a name share a goroutine, a watch and a few reads, and ask with the
-// shortest grace of theirs. docs/how-it-works.md has more.
-func WithAsk(r RecallRequest) Option {
-	return option("WithAsk", 0, func(c *config) error {
-		request := r.line(uuid.NewString())
-		c.ask = &request
-		if err := request.Check(); err != nil {
-			return fmt.Errorf("etcdlock: WithAsk: %w", err)
-		}
-		return nil
-	})
-}
 
 const (
 	// askTries is how often a request is sent at first. While it fails it is sent once more after
@@ -90,7 +62,7 @@ type holder struct {
 // beginsToAskLocked notes that c waits from now on, if it is to ask.
 func beginsToAskLocked(c *claim) {
 	n, s := c.local, c.m.s
-	if c.m.cfg.ask == nil || c.Try || c.asker != 0 || s.leases.ClosedLocked() {
+	if c.m.cfg.Ask == nil || c.Try || c.asker != 0 || s.leases.ClosedLocked() {
 		return
 	}
 	if n.asking == nil {
@@ -143,8 +115,8 @@ func (a *asking) run() {
 // A quest is whom the waits of a local line ask in etcd's line. The zero quest asks nobody.
 type quest struct {
 	follows bool
-	m       *lockHandle // of the wait with the shortest grace
-	own     line.Entry  // the key of the Session that waits there; no revision if its permits hold
+	m       *Lock      // of the wait with the shortest grace
+	own     line.Entry // the key of the Session that waits there; no revision if its permits hold
 }
 
 // next recalls a hold of the Session, if that is in the way of the waits, and returns whom they ask
@@ -175,7 +147,7 @@ func (a *asking) nextLocked() (q quest) {
 	case owner.Kind == line.Permit: // and others beside it, each with a key
 		q.follows = true
 	case p.Ticket.State() == ticket.Held:
-		p.RecallLocked(*q.m.cfg.ask) // with all holds that share the key
+		p.RecallLocked(*q.m.cfg.Ask) // with all holds that share the key
 	}
 	return q
 }
@@ -183,7 +155,7 @@ func (a *asking) nextLocked() (q quest) {
 // goesOn reports whether now is the same quest as q, with no shorter grace.
 func (q quest) goesOn(now quest) bool {
 	return now.follows && now.own.Key == q.own.Key && now.own.Rev == q.own.Rev &&
-		now.m.cfg.ask.Grace >= q.m.cfg.ask.Grace
+		now.m.cfg.Ask.Grace >= q.m.cfg.Ask.Grace
 }
 
 // is reports whether e is the own key.
@@ -200,7 +172,7 @@ func (a *asking) follow(q quest) error {
 	s := a.n.s
 	a.tries = make(map[holder]int)
 	f := &follow.Follower{
-		Conn: s.etcd, Name: a.n.Name, All: true, TTL: s.cfg.ttl,
+		Conn: s.etcd, Name: a.n.Name, All: true, TTL: s.cfg.TTL,
 		News: a.news, GoesOn: func() bool { return q.goesOn(a.next()) },
 	}
 	f.See = func(seen *follow.Snapshot) bool {
@@ -250,7 +222,7 @@ func (a *asking) recallOwn(e line.Entry) (now quest, isOwn bool) {
 	a.n.s.mu.Lock()
 	defer a.n.s.mu.Unlock()
 	if now = a.nextLocked(); now.follows {
-		isOwn = a.n.s.keys.RecallOwnLocked(e, *now.m.cfg.ask)
+		isOwn = a.n.s.keys.RecallOwnLocked(e, *now.m.cfg.Ask)
 	}
 	return now, isOwn
 }
@@ -267,9 +239,9 @@ func (a *asking) recall(e line.Entry, now quest) (asked line.Entry, known bool) 
 	case tries == 0:
 		return e, false
 	}
-	asked, err := writeRecall(e.Rev, e, *now.m.cfg.ask, a.commit(tries))
+	asked, err := WriteRecall(e.Rev, e, *now.m.cfg.Ask, a.commit(tries))
 	switch {
-	case err == nil || err == ErrNotRecallable: // it did listen when it was read
+	case err == nil || err == errs.NotRecallable: // it did listen when it was read
 		return asked, asked.Rev == e.Rev
 	case a.ctx.Err() != nil:
 		return e, false
@@ -286,7 +258,7 @@ func (a *asking) recall(e line.Entry, now quest) (asked line.Entry, known bool) 
 	return e, false
 }
 
-// commit returns what sends a transaction for writeRecall, so often at most.
+// commit returns what sends a transaction for WriteRecall, so often at most.
 func (a *asking) commit(tries int) func(ticket.Txn) (int64, []*mvccpb.KeyValue, error) {
 	spare := attempt.Backoff{Policy: attempt.Spare} // many waits may send it now
 	return func(t ticket.Txn) (int64, []*mvccpb.KeyValue, error) {
@@ -310,7 +282,7 @@ func (a *asking) commit(tries int) func(ticket.Txn) (int64, []*mvccpb.KeyValue, 
 type askers []*claim
 
 func (w askers) Len() int           { return len(w) }
-func (w askers) Less(i, j int) bool { return w[i].m.cfg.ask.Grace < w[j].m.cfg.ask.Grace }
+func (w askers) Less(i, j int) bool { return w[i].m.cfg.Ask.Grace < w[j].m.cfg.Ask.Grace }
 
 func (w askers) Swap(i, j int) {
 	w[i], w[j] = w[j], w[i]

@@ -1,4 +1,4 @@
-package etcdlock
+package hold
 
 import (
 	"context"
@@ -19,10 +19,10 @@ const removalGrace = 25 * time.Millisecond
 // lock is acquire of a call with ctx, and tells the Trace how the call begins and how it ends. It
 // returns the hold, of several names the first, and the context of the call: ctx, or what the Trace
 // has made of it.
-func (c *claim) lock(ctx context.Context) (*hold, context.Context, error) {
-	began, trace := time.Now(), c.m.cfg.trace
-	if trace.Start != nil {
-		ctx = trace.start(ctx, c.event())
+func (c *claim) lock(ctx context.Context) (*Hold, context.Context, error) {
+	began, hooks := time.Now(), c.m.cfg.Hooks
+	if hooks.Start != nil {
+		ctx = hooks.start(ctx, c.event())
 	}
 	for _, o := range c.all {
 		o.caller, o.started = ctx, began
@@ -30,26 +30,26 @@ func (c *claim) lock(ctx context.Context) (*hold, context.Context, error) {
 	h, err := c.acquire(ctx)
 	if err != nil {
 		if c.runs {
-			err = notRun(err)
+			err = errs.NotRun(err)
 		}
-		if trace.GaveUp != nil {
+		if hooks.GaveUp != nil {
 			for _, o := range c.all {
-				report(&o.m.s.hooks, trace.GaveUp, ctx,
-					GaveUpEvent{o.m.name, time.Since(began), o.ahead, err})
+				report(&o.m.s.hooks, hooks.GaveUp, ctx,
+					GaveUp{o.m.name, time.Since(began), o.ahead, err})
 			}
 		}
 		return nil, nil, err
 	}
-	if trace.Start != nil {
-		ctx = trace.holds(ctx, h.waited())
+	if hooks.Start != nil {
+		ctx = hooks.holds(ctx, h.waited())
 	}
 	return h, ctx, nil
 }
 
 // event is c as the Trace is told that it begins.
-func (c *claim) event() StartEvent {
-	e := StartEvent{
-		Name: c.m.name, Mode: modeOf(c.Kind), Weight: max(1, int(c.Weight)), Try: c.Try,
+func (c *claim) event() Call {
+	e := Call{
+		Name: c.m.name, Kind: c.Kind, Weight: max(1, int(c.Weight)), Try: c.Try,
 	}
 	if c.together {
 		for _, o := range c.all {
@@ -62,8 +62,8 @@ func (c *claim) event() StartEvent {
 // acquire takes the claims of c's call through their local lines, puts their keys, waits until
 // these are first in etcd's lines, and begins the holds, of which it returns the first. After an
 // error no claim is in a line, and its key, if it may exist, is being removed.
-func (c *claim) acquire(ctx context.Context) (*hold, error) {
-	if c.Kind == line.Read || c.Kind == line.Exclusive && c.m.cfg.linger > 0 {
+func (c *claim) acquire(ctx context.Context) (*Hold, error) {
+	if c.Kind == line.Read || c.Kind == line.Exclusive && c.m.cfg.Linger > 0 {
 		if h := c.holdAtOnce(); h != nil {
 			return h, nil
 		}
@@ -111,7 +111,7 @@ func (c *claim) acquire(ctx context.Context) (*hold, error) {
 // the call takes new ones. Otherwise it passes the turns on, and returns the error of the call.
 func (c *claim) retreat(ctx context.Context, err error, anew *attempt.Backoff) error {
 	s := c.m.s
-	var taken *LockedError
+	var taken *Busy
 	var goes <-chan struct{}
 	if err == queue.ErrTaken {
 		if taken, goes = c.taken(); taken == nil {
@@ -142,7 +142,7 @@ func (c *claim) retreat(ctx context.Context, err error, anew *attempt.Backoff) e
 	if _, locked := c.leave(); taken == nil {
 		return c.gaveUp(ctx, err, locked, away)
 	}
-	return taken
+	return errs.Locked(taken)
 }
 
 // bounded is the context of a wait of a call with ctx, with what ends it and what stops its timer.
@@ -150,9 +150,9 @@ func (c *claim) bounded(ctx context.Context) (
 	waiting context.Context, cancel context.CancelCauseFunc, stop context.CancelFunc,
 ) {
 	m := c.m
-	most, of := m.cfg.acquireTimeout, "WithAcquireTimeout" // 0: none
-	if _, bounded := ctx.Deadline(); c.Try && !bounded && (most == 0 || m.s.cfg.ttl < most) {
-		most, of = m.s.cfg.ttl, "a try without a deadline"
+	most, of := m.cfg.AcquireTimeout, "WithAcquireTimeout" // 0: none
+	if _, bounded := ctx.Deadline(); c.Try && !bounded && (most == 0 || m.s.cfg.TTL < most) {
+		most, of = m.s.cfg.TTL, "a try without a deadline"
 	}
 	stop = func() {}
 	if most > 0 {
@@ -172,15 +172,15 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leases.ClosedLocked() || m.closed {
-		return failed("lock", m.name, ErrClosed)
+		return errs.Failed("lock", m.name, errs.Closed)
 	}
 	if c.Try {
 		if locked := c.refusedLocked(); locked != nil {
-			return locked
+			return errs.Locked(locked)
 		}
 	}
 	if clientClosed {
-		return failed("lock", m.name, attempt.ErrClientClosed)
+		return errs.Failed("lock", m.name, attempt.ErrClientClosed)
 	}
 	own := true
 	for _, o := range c.all {
@@ -195,16 +195,16 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 	return nil
 }
 
-// refusedLocked is the error of a call that only tries and is refused without a request, otherwise
-// nil.
-func (c *claim) refusedLocked() error {
+// refusedLocked is what is in the way of a call that only tries and is refused without a request,
+// otherwise nil.
+func (c *claim) refusedLocked() *Busy {
 	for _, o := range c.all {
 		n := c.m.s.lines[o.m.name]
 		if n != nil && n.queue.Owner() != nil && !n.mayAdmitLocked(o) {
-			return n.lockedErrorLocked(nil)
+			return n.busyLocked(nil)
 		}
 		if delay := o.delayOfTryLocked(n); delay > 0 {
-			return lockedBehind(o.m.name, line.None, delay)
+			return busyBehind(o.m.name, line.None, delay)
 		}
 	}
 	return nil
@@ -212,7 +212,7 @@ func (c *claim) refusedLocked() error {
 
 // holdAtOnce is the hold of c if it gets one without a wait for anything, etcd included, and
 // otherwise nil.
-func (c *claim) holdAtOnce() *hold {
+func (c *claim) holdAtOnce() *Hold {
 	s := c.m.s
 	clientClosed := s.etcd.Closed()
 	s.mu.Lock()
@@ -244,7 +244,7 @@ func (c *claim) takePlacesLocked() bool {
 // advance takes places, unless the claims are placed, puts their keys, unless these stand in line,
 // waits for the contenders ahead of them, and begins the holds. The error is queue.ErrTaken if the
 // call only tries and a contender is ahead, and queue.ErrAnew if a place is lost.
-func (c *claim) advance(ctx context.Context, placed bool) (*hold, error) {
+func (c *claim) advance(ctx context.Context, placed bool) (*Hold, error) {
 	if !placed {
 		failure, err := c.m.s.leases.Take(ctx, c.takePlacesLocked)
 		if err == nil || failure != nil {
@@ -264,7 +264,7 @@ func (c *claim) advance(ctx context.Context, placed bool) (*hold, error) {
 			return nil, err
 		}
 		switch h, err := c.begin(); {
-		case err == errSetBack, err == errDelayed && len(c.all) > 1:
+		case err == errs.SetBack, err == errDelayed && len(c.all) > 1:
 			// what was read says nothing now: wait reads again
 		case err == errDelayed && c.Try:
 			return nil, queue.ErrTaken
@@ -285,7 +285,7 @@ func (c *claim) advance(ctx context.Context, placed bool) (*hold, error) {
 // written. (Where a ticket cannot find that out before, the keys are put, and wait returns
 // queue.ErrTaken.) queue.ErrAnew says that the places cannot be used. After any other error the
 // keys may be there or not.
-func (c *claim) put(ctx context.Context) (*hold, error) {
+func (c *claim) put(ctx context.Context) (*Hold, error) {
 	keys, values := c.keys, make([]string, len(c.all))
 	c.keys = nil // it is for one put
 	retry := attempt.Backoff{Policy: attempt.Put}
@@ -294,7 +294,7 @@ func (c *claim) put(ctx context.Context) (*hold, error) {
 			return nil, context.Cause(ctx)
 		}
 		for i, o := range c.all {
-			values[i] = o.m.cfg.texts[o.Kind].Since(time.Now(), o.place.Lease.TTL)
+			values[i] = o.m.cfg.Texts[o.Kind].Since(time.Now(), o.place.Lease.TTL)
 		}
 		done := c.m.s.etcd.Commit(ctx, &retry, keys.Txn(values...))
 		if h, known, err := c.entered(keys, done); known {
@@ -313,7 +313,7 @@ func (c *claim) enteringLocked() ticket.Put {
 	if len(c.all) > 1 {
 		return enteringAll(c)
 	}
-	e := c.place.Ticket.Enter(c.Try, c.m.cfg.trace.Queued != nil)
+	e := c.place.Ticket.Enter(c.Try, c.m.cfg.Hooks.Queued != nil)
 	if crowded, last := c.place.ExpectsCrowdLocked(); crowded {
 		e.Crowd(last)
 	}
@@ -322,7 +322,7 @@ func (c *claim) enteringLocked() ticket.Put {
 
 // entered has the tickets judge the answer to their put, and begins the holds if no contender is
 // ahead. It returns what put returns, unless known is false: then the put must be sent again.
-func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *hold, known bool, err error) {
+func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *Hold, known bool, err error) {
 	s, answer := c.m.s, done.Answer
 	keys.Read(answer)
 	s.mu.Lock()
@@ -344,7 +344,7 @@ func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *hold, known bool
 	case ticket.Useless:
 		err = queue.ErrAnew
 	case ticket.Queued:
-		if h, err = c.beginLocked(); err == errSetBack || err == errDelayed { // c has to wait
+		if h, err = c.beginLocked(); err == errs.SetBack || err == errDelayed { // c has to wait
 			err = nil
 			for _, o := range c.all {
 				beginsToAskLocked(o)
@@ -416,21 +416,21 @@ func (c *claim) tellQueued() {
 }
 
 // begin is beginLocked for callers that do not hold mu.
-func (c *claim) begin() (*hold, error) {
+func (c *claim) begin() (*Hold, error) {
 	c.m.s.mu.Lock()
 	defer c.m.s.mu.Unlock()
 	return c.beginLocked()
 }
 
 // beginLocked makes holds of the claims at their places, which are first in their lines, and
-// returns the first hold: all begin, or none. The error is errSetBack if the lines must be read
+// returns the first hold: all begin, or none. The error is errs.SetBack if the lines must be read
 // first, and otherwise that of checkCanBeginLocked.
-func (c *claim) beginLocked() (*hold, error) {
+func (c *claim) beginLocked() (*Hold, error) {
 	now := time.Now()
 	for _, o := range c.all {
 		err := o.place.checkCanBeginLocked(o, now)
 		if (err == nil || err == errDelayed) && !o.place.Ahead.Clear() {
-			err = errSetBack
+			err = errs.SetBack
 		}
 		if err != nil {
 			return nil, err
@@ -461,7 +461,7 @@ func (c *claim) beginLocked() (*hold, error) {
 // The result is nil for a key that no place accounts for: it has gone since it was read, or a late
 // request has put it and an audit is about to remove it. (Do not refuse the call for it.
 // TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone.)
-func (c *claim) taken() (locked *LockedError, goes <-chan struct{}) {
+func (c *claim) taken() (locked *Busy, goes <-chan struct{}) {
 	s := c.m.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -481,7 +481,7 @@ func (c *claim) taken() (locked *LockedError, goes <-chan struct{}) {
 		return nil, nil
 	}
 	delay := first.local.DelayLocked(time.Now())
-	return lockedBehind(first.m.name, first.place.Ahead, delay), goes
+	return busyBehind(first.m.name, first.place.Ahead, delay), goes
 }
 
 // isRemoved waits until goes is closed, and reports whether it is.
@@ -529,7 +529,7 @@ func awaitGrace(removed []<-chan struct{}) {
 // leave takes the claims out of their local lines, or passes their turns on. locked tells what is
 // ahead of the first claim that has something ahead. If the only claim got a hold at the same
 // moment it keeps that: other holds may share its key by now.
-func (c *claim) leave() (h *hold, locked *LockedError) {
+func (c *claim) leave() (h *Hold, locked *Busy) {
 	c.m.s.mu.Lock()
 	defer c.m.s.mu.Unlock()
 	for _, o := range c.all {
@@ -543,7 +543,7 @@ func (c *claim) leave() (h *hold, locked *LockedError) {
 
 // gaveUp is the error of a call that has given up for why. locked tells what was in its way, and
 // away why etcd does not answer.
-func (c *claim) gaveUp(ctx context.Context, why error, locked *LockedError, away error) error {
+func (c *claim) gaveUp(ctx context.Context, why error, locked *Busy, away error) error {
 	name := c.m.name
 	if locked != nil {
 		name = locked.Name
@@ -551,13 +551,13 @@ func (c *claim) gaveUp(ctx context.Context, why error, locked *LockedError, away
 	refused, ok := context.Cause(ctx).(*refusal)
 	switch {
 	case ok && refused.answer != nil:
-		return failed("lock", name, refused.answer)
+		return errs.Failed("lock", name, refused.answer)
 	case ok && locked != nil:
-		return locked
+		return errs.Locked(locked)
 	case ok:
-		return &LockedError{Name: name, Holder: Contender{Name: name}, Ahead: 1}
+		return errs.Locked(&Busy{Name: name, Holder: Contender{Name: name}, Ahead: 1})
 	case ctx.Err() == nil:
-		return failed("lock", name, why)
+		return errs.Failed("lock", name, why)
 	}
 	var lastErr error
 	for _, o := range c.all {
@@ -565,5 +565,5 @@ func (c *claim) gaveUp(ctx context.Context, why error, locked *LockedError, away
 			lastErr = o.LastErr
 		}
 	}
-	return waitFailed(ctx, name, locked, away, lastErr)
+	return errs.WaitFailed(ctx, name, locked, away, lastErr)
 }

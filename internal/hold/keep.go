@@ -1,4 +1,4 @@
-package etcdlock
+package hold
 
 import (
 	"time"
@@ -9,8 +9,8 @@ import (
 
 // handOffLocked gives the key of h, which has ended whole, to the next waiter in the local line,
 // unless the contenders behind the key have waited for long enough; see WithHandoff.
-func (n *localLine) handOffLocked(h *hold) bool {
-	p, most := h.place, h.m.cfg.handoff
+func (n *localLine) handOffLocked(h *Hold) bool {
+	p, most := h.place, h.m.cfg.Handoff
 	first := n.queue.First()
 	if most == 0 || first == nil || !first.Value.exclusive() || first.Value.together ||
 		!p.tellsOf(first.Value) || !p.LastsLocked() {
@@ -31,8 +31,8 @@ func (n *localLine) handOffLocked(h *hold) bool {
 //
 // Invariant: a new claim takes over the key that lingers, or finds it given up; and the key is
 // given up once a view shows other keys in line, or there is no view.
-func (n *localLine) lingerLocked(h *hold) bool {
-	p, linger := h.place, h.m.cfg.linger
+func (n *localLine) lingerLocked(h *Hold) bool {
+	p, linger := h.place, h.m.cfg.Linger
 	if linger == 0 || h.m.closed || n.queue.Waiting() > 0 ||
 		!p.tellsOf(h.claim) || !p.LastsLocked() {
 		return false
@@ -77,7 +77,7 @@ func (n *localLine) lingered() {
 // been granted to expire: that may take a day. TestALeaseOfAKeyThatDoesNotStayIsGivenBack.)
 type stay struct {
 	// Set once, then only read.
-	s     *session
+	s     *Session
 	place *place
 	until time.Time
 
@@ -176,7 +176,7 @@ func (y *stay) giveBack(kept bool) {
 			s.leftoverErr = err
 		}
 	} else if y.lease.MayComeLate() && !closed && time.Now().Before(y.until) {
-		y.state, y.pause = stayOver, max(2*y.pause, s.cfg.ttl)
+		y.state, y.pause = stayOver, max(2*y.pause, s.cfg.TTL)
 		y.timer = time.AfterFunc(y.pause, y.ends)
 		return
 	}
@@ -187,7 +187,7 @@ func (y *stay) giveBack(kept bool) {
 func (n *localLine) LingersLocked() bool {
 	h := n.holdLocked()
 	return n.queue.Lingering() != nil ||
-		h != nil && h.state == holdWhole && h.m.cfg.linger > 0 && h.claim.exclusive() &&
+		h != nil && h.state == holdWhole && h.m.cfg.Linger > 0 && h.claim.exclusive() &&
 			h.place.Recall == nil && h.place.tellsOf(h.claim)
 }
 

@@ -1,9 +1,7 @@
-package etcdlock
+package hold
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -11,62 +9,27 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// maxNames is the most names of a LockAll. Its put has three operations for each, and etcd allows
-// 128 in a transaction by default.
-const maxNames = 32
-
-// lockAll is Session.LockAll, or TryLockAll.
-func lockAll(ctx context.Context, s *session, names []string, how manner) (*Hold, error) {
-	if err := s.check(); err != nil {
-		return nil, err
-	}
-	if err := checkNames(names); err != nil {
-		return nil, err
-	}
-	if err := checkContext(ctx, "lock", names[0]); err != nil {
-		return nil, err
-	}
+// acquireAll is one call that locks all the names, each of which comes once. It returns the hold
+// of the first.
+func acquireAll(
+	ctx context.Context, s *Session, names []string, w Request,
+) (*Hold, context.Context, error) {
 	if ctx.Err() != nil {
-		return nil, waitFailed(ctx, names[0], nil, nil, nil)
+		return nil, nil, errs.WaitFailed(ctx, names[0], nil, nil, nil)
 	}
 	cfg := *s.cfg
-	cfg.handoff, cfg.linger, cfg.minHold = 0, 0, 0
+	cfg.Handoff, cfg.Linger, cfg.MinHold = 0, 0, 0
 	all := make([]*claim, len(names))
 	for i, name := range names {
-		m := &lockHandle{s: s, name: name, cfg: &cfg}
-		if m.nestsIn(ctx) != nil {
-			return nil, failed("lock", name, ErrDeadlock)
+		m := new(Lock).Init(s, name, &cfg)
+		if m.NestsIn(ctx) != nil {
+			return nil, nil, errs.Failed("lock", name, errs.Deadlock)
 		}
-		all[i] = request{m: m, manner: how}.newClaim()
+		all[i] = newClaim(m, w)
 		all[i].together = true
 	}
 	all[0].all = all
-	h, started, err := all[0].lock(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &Hold{m: h.m, hold: h, started: started}, nil
-}
-
-// checkNames returns an error if names cannot be the names of a LockAll.
-func checkNames(names []string) error {
-	switch n := len(names); {
-	case n == 0:
-		return errors.New("etcdlock: LockAll: no names")
-	case n > maxNames:
-		return fmt.Errorf("etcdlock: LockAll: %d names, more than %d", n, maxNames)
-	}
-	seen := make(map[string]bool, len(names))
-	for _, name := range names {
-		if err := checkName(name); err != nil {
-			return err
-		}
-		if seen[name] {
-			return fmt.Errorf("etcdlock: LockAll: name %s twice", excerpt(name, maxNameLen))
-		}
-		seen[name] = true
-	}
-	return nil
+	return all[0].lock(ctx)
 }
 
 // waitForAll waits until no contender is ahead of any place of c: all are first at the same time.
@@ -113,13 +76,13 @@ func enteringAll(c *claim) ticket.Put {
 	for i, o := range c.all {
 		tickets[i] = &o.place.Ticket
 	}
-	return ticket.EnterAll(tickets, c.Try, c.m.cfg.trace.Queued != nil)
+	return ticket.EnterAll(tickets, c.Try, c.m.cfg.Hooks.Queued != nil)
 }
 
 // endTogetherLocked has the holds of c, a LockAll, which have just begun, end together, and with
 // them their recalls.
 func endTogetherLocked(c *claim) {
-	all := make([]*hold, len(c.all))
+	all := make([]*Hold, len(c.all))
 	for i, o := range c.all {
 		all[i], o.hold.all, o.hold.recall = o.hold, all, c.hold.recall
 	}

@@ -1,4 +1,4 @@
-package etcdlock
+package hold_test
 
 import (
 	"context"
@@ -11,7 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/hold"
 	"github.com/etcdlock/etcdlock/internal/race"
 )
 
@@ -36,15 +38,15 @@ func inFleet(t *testing.T, several bool, groups []group, f func(t *testing.T, a 
 		a.etcd.ForgetCalls()
 		client := a.etcd.Client("a")
 		r := rand.New(rand.NewPCG(1, 1))
-		var sessions []*Session
-		var locks []*Mutex
+		var sessions []*etcdlock.Session
+		var locks []*etcdlock.Mutex
 		var begin sync.WaitGroup
 		for _, g := range groups {
 			a.healthy += float64(g.sessions) * float64(time.Minute) / float64(g.ttl/3)
 			for range g.sessions {
-				s, err := NewSession(client, WithTTL(g.ttl))
+				s, err := etcdlock.NewSession(client, etcdlock.WithTTL(g.ttl))
 				require.NoError(t, err)
-				s.etcd.Several = func() bool { return several }
+				hold.SessionOf(s).Conn().Several = func() bool { return several }
 				mu, err := s.Mutex(fmt.Sprint(len(locks)))
 				require.NoError(t, err)
 				sessions, locks = append(sessions, s), append(locks, mu)

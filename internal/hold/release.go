@@ -1,4 +1,4 @@
-package etcdlock
+package hold
 
 import (
 	"context"
@@ -21,22 +21,22 @@ import (
 // has counted the release among the lease's.
 type release struct {
 	ticket.Release
-	h      *hold
+	h      *Hold
 	put    *place // for the next waiter in the local line, nil if there is none
 	queued bool   // put stands in line
 	stay   *stay  // of the key, by WithMinHold; nil if it goes now
 }
 
 // unlockLocked is one Unlock of h, which has had as many Locks at least. It unlocks mu.
-func (h *hold) unlockLocked(ctx context.Context) error {
+func (h *Hold) unlockLocked(ctx context.Context) error {
 	s := h.m.s
 	h.depth--
-	if slices.ContainsFunc(h.all, func(o *hold) bool { return o.depth > 0 }) { // some nest
+	if slices.ContainsFunc(h.all, func(o *Hold) bool { return o.depth > 0 }) { // some nest
 		err := h.lossLocked()
 		s.mu.Unlock()
 		return err
 	}
-	if endedBefore := h.endLocked(ErrUnlocked); !endedBefore {
+	if endedBefore := h.endLocked(errs.Unlocked); !endedBefore {
 		h.place.Account.ReleaseLocked() // from here on Close waits
 	}
 	for _, o := range h.all {
@@ -62,7 +62,7 @@ func (h *hold) unlockLocked(ctx context.Context) error {
 }
 
 // free is freeLocked for callers that do not hold mu, and after the contexts have ended.
-func (h *hold) free(spare bool) *release {
+func (h *Hold) free(spare bool) *release {
 	s := h.m.s
 	for {
 		h.EndContexts()
@@ -79,7 +79,7 @@ func (h *hold) free(spare bool) *release {
 // freesLocked reports whether h, which has ended, may be freed: its contexts have ended and, if it
 // is whole and no other hold needs the key, so have the contexts of all holds there. (A lost hold
 // does not wait for the others: what removes the key ends their contexts first.)
-func (h *hold) freesLocked() bool {
+func (h *Hold) freesLocked() bool {
 	return !h.life.Ending() &&
 		(h.state == holdGone || h.place.Refs > 1 || h.place.ending.Len() == 0)
 }
@@ -88,7 +88,7 @@ func (h *hold) freesLocked() bool {
 // there are none, it keeps the key for the Session's next hold, by WithHandoff or WithLinger. The
 // key of a hold that was lost it has removed. In these cases it returns nil, and otherwise the
 // release that is to be sent.
-func (h *hold) freeLocked(spare bool) *release {
+func (h *Hold) freeLocked(spare bool) *release {
 	s := h.m.s
 	if h.state == holdGone {
 		h.clearLocked()
@@ -105,7 +105,7 @@ func (h *hold) freeLocked(spare bool) *release {
 	}
 	var until time.Time
 	if spare && h.mayKeep() && !s.leases.ClosedLocked() {
-		if least := h.began.Add(h.m.cfg.minHold); time.Now().Before(least) {
+		if least := h.began.Add(h.m.cfg.MinHold); time.Now().Before(least) {
 			until = least
 		}
 		n := h.place.local
@@ -118,14 +118,14 @@ func (h *hold) freeLocked(spare bool) *release {
 }
 
 // mayKeep reports whether the options of h may have its key stay after its Unlock.
-func (h *hold) mayKeep() bool {
+func (h *Hold) mayKeep() bool {
 	c := h.m.cfg
-	return h.claim.Kind == line.Exclusive && (c.handoff > 0 || c.linger > 0 || c.minHold > 0)
+	return h.claim.Kind == line.Exclusive && (c.Handoff > 0 || c.Linger > 0 || c.MinHold > 0)
 }
 
 // releaseLocked begins the release of h, which is to be sent. Its key goes now, or stays until a
 // time. Holders that shared the key, and have lost it, may be at work still: then it puts no key.
-func (h *hold) releaseLocked(until time.Time) *release {
+func (h *Hold) releaseLocked(until time.Time) *release {
 	r := &release{h: h}
 	if !until.IsZero() {
 		r.stay = newStay(h.place, until)
@@ -198,7 +198,7 @@ func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outc
 	var value string
 	switch {
 	case r.put != nil && r.Together():
-		value = r.put.m.cfg.texts[r.put.Ticket.Kind].Since(time.Now(), r.put.Lease.TTL)
+		value = r.put.m.cfg.Texts[r.put.Ticket.Kind].Since(time.Now(), r.put.Lease.TTL)
 	case r.stay != nil && r.Moves():
 		value = r.h.place.kept(r.stay.until)
 	}
@@ -209,12 +209,9 @@ func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outc
 	return done
 }
 
-// errSomeTime is when another request has taken a key that a release was to move.
-var errSomeTime = errors.New("before the release or after it")
-
 // unconfirmed is the error of a call if etcd did not confirm it in time.
 func (r *release) unconfirmed(reasons ...error) error {
-	return failed("unlock", r.h.m.name, append([]error{ErrUnconfirmed}, reasons...)...)
+	return errs.Failed("unlock", r.h.m.name, append([]error{errs.Unconfirmed}, reasons...)...)
 }
 
 // whyUntold is why the outcome of a release is unknown: etcd's error alone, or that and the
@@ -277,21 +274,21 @@ func (r *release) endsLocked(f ticket.Finding, untold []error) error {
 	case ticket.Again, ticket.AgainAlone:
 		return nil
 	case ticket.Lost:
-		return r.overLocked(r.holdOf(f.Of).lost(reasonOf(f.Reason)))
+		return r.overLocked(r.holdOf(f.Of).lost(errs.OfTicket(f.Reason)))
 	}
 	switch f.Doubt {
 	case ticket.SetBack:
-		return r.overLocked(r.unconfirmed(errSetBack))
+		return r.overLocked(r.unconfirmed(errs.SetBack))
 	case ticket.Uncertain:
-		return r.overLocked(r.unconfirmed(ErrExpired))
+		return r.overLocked(r.unconfirmed(errs.Expired))
 	case ticket.TakenAway:
-		return r.overLocked(r.unconfirmed(reasonOf(f.Reason), errSomeTime))
+		return r.overLocked(r.unconfirmed(errs.OfTicket(f.Reason), errs.SomeTime))
 	}
 	return r.giveUpLocked(untold)
 }
 
 // holdOf is the hold whose ticket it is.
-func (r *release) holdOf(t *ticket.Ticket) *hold {
+func (r *release) holdOf(t *ticket.Ticket) *Hold {
 	for _, o := range r.h.all {
 		if &o.place.Ticket == t {
 			return o
@@ -335,17 +332,17 @@ func (r *release) overLocked(err error) error {
 		// The transaction that removes h's key may yet put the next one: the removal of the next
 		// one is final only once that is impossible.
 		r.put.AfterLocked(&h.place.Place)
-		r.put.AbandonLocked(errors.Is(err, ErrUnconfirmed))
+		r.put.AbandonLocked(errors.Is(err, errs.Unconfirmed))
 		r.put = nil
 	}
 	h.place.Account.ReleasedLocked()
 	for _, h := range h.all {
-		if errors.Is(err, ErrLost) {
+		if errors.Is(err, errs.Lost) {
 			h.reportLost(err)
-		} else if h.m.cfg.trace.Released != nil {
+		} else if h.m.cfg.Hooks.Released != nil {
 			h.reportReleased()
 		}
-		if errors.Is(err, ErrUnconfirmed) {
+		if errors.Is(err, errs.Unconfirmed) {
 			h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
 		}
 		h.place.local.endTurnLocked(h.claim, r.put)
@@ -355,7 +352,7 @@ func (r *release) overLocked(err error) error {
 
 // certainLocked reports whether h, which is being released, is certain: its lease is trusted, and
 // its longest time has not passed.
-func (h *hold) certainLocked() bool {
+func (h *Hold) certainLocked() bool {
 	now, l := time.Now(), h.place.Lease
 	l.CheckLocked(now)
 	return !l.HasEndedLocked() && (h.most.IsZero() || lease.Before(now, h.most))
@@ -367,7 +364,7 @@ func (h *hold) certainLocked() bool {
 // the parent of the hold's context, and releaseTime. (A cancel below the hold's context
 // looks the same as the hold's end.)
 func releaseContext(
-	ctx context.Context, s *session, ends func(*hold) bool, ifEnded time.Duration,
+	ctx context.Context, s *Session, ends func(*Hold) bool, ifEnded time.Duration,
 ) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {
 		over := &attempt.BoundError{Of: "a release whose context had ended", Most: ifEnded}
@@ -394,5 +391,9 @@ func releaseContext(
 	return own, func() { forget(); cancel(); stop() }
 }
 
+// releaseBound is the longest time that Unlock takes if its context had ended before the call, or
+// never ends. A shorter TTL takes its place.
+const releaseBound = 5 * time.Second
+
 // releaseTime is how long a release may take if its context does not bound it.
-func releaseTime(s *session) time.Duration { return min(s.cfg.ttl, releaseBound) }
+func releaseTime(s *Session) time.Duration { return min(s.cfg.TTL, releaseBound) }

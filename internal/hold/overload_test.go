@@ -1,4 +1,4 @@
-package etcdlock
+package hold_test
 
 import (
 	"context"
@@ -15,8 +15,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/hold"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/race"
 )
@@ -64,7 +66,7 @@ func (b *busyEtcd) handle(c fake.Call) fake.Effect {
 
 // A crowd is Sessions that contend for one name. Each holds it once.
 type crowd struct {
-	sessions []*Session
+	sessions []*etcdlock.Session
 	held     atomic.Int64
 	all      sync.WaitGroup // of what is under way
 }
@@ -81,9 +83,9 @@ func crowdOf(
 		shared[i] = etcd.Client(fmt.Sprint(i))
 	}
 	for i := range sessions {
-		s, err := NewSession(shared[i%clients])
+		s, err := etcdlock.NewSession(shared[i%clients])
 		require.NoError(t, err)
-		s.etcd.Several = func() bool { return several }
+		hold.SessionOf(s).Conn().Several = func() bool { return several }
 		c.sessions = append(c.sessions, s)
 		mu, err := s.Mutex("n")
 		require.NoError(t, err)
@@ -216,7 +218,7 @@ func TestAMassStartSendsNoMoreThanEtcdAnswersSoon(t *testing.T) {
 					require.Less(t, grants, world.most)
 					require.Less(t, puts, world.most)
 					if clients < sessions {
-						require.Less(t, latest, defaultTTL)
+						require.Less(t, latest, 15*time.Second)
 					}
 				})
 			})
@@ -231,16 +233,16 @@ func TestLeasesThatRunOutUnansweredSpreadThoseThatFollow(t *testing.T) {
 	const ttl, put, sessions = 8 * time.Second, 3 * time.Second, 40
 	synctest.Test(t, func(t *testing.T) {
 		etcd := fake.NewServer()
-		var ss []*Session
-		var ms []*Mutex
+		var ss []*etcdlock.Session
+		var ms []*etcdlock.Mutex
 		for i := range sessions {
-			s, err := NewSession(etcd.Client(fmt.Sprint(i)), WithTTL(ttl))
+			s, err := etcdlock.NewSession(etcd.Client(fmt.Sprint(i)), etcdlock.WithTTL(ttl))
 			require.NoError(t, err)
 			mu, err := s.Mutex(fmt.Sprint(i))
 			require.NoError(t, err)
 			ss, ms = append(ss, s), append(ms, mu)
 		}
-		inParallel := func(f func(mu *Mutex) time.Duration) (longest time.Duration) {
+		inParallel := func(f func(mu *etcdlock.Mutex) time.Duration) (longest time.Duration) {
 			var mu sync.Mutex
 			var all sync.WaitGroup
 			for _, m := range ms {
@@ -256,16 +258,16 @@ func TestLeasesThatRunOutUnansweredSpreadThoseThatFollow(t *testing.T) {
 		}
 		// next returns how long the next hold of the longest waiter takes to come.
 		next := func() time.Duration {
-			return inParallel(func(mu *Mutex) time.Duration {
+			return inParallel(func(mu *etcdlock.Mutex) time.Duration {
 				started := time.Now()
 				require.NoError(t, mu.Lock(context.Background()))
 				return time.Since(started)
 			})
 		}
 		runOut := func() {
-			inParallel(func(mu *Mutex) time.Duration {
+			inParallel(func(mu *etcdlock.Mutex) time.Duration {
 				<-mu.Context(context.Background()).Done()
-				require.ErrorIs(t, mu.Unlock(context.Background()), ErrExpired)
+				require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrExpired)
 				return 0
 			})
 		}
@@ -286,7 +288,7 @@ func TestLeasesThatRunOutUnansweredSpreadThoseThatFollow(t *testing.T) {
 				}
 			}
 			etcd.Intercept(nil)
-			inParallel(func(mu *Mutex) time.Duration {
+			inParallel(func(mu *etcdlock.Mutex) time.Duration {
 				renewed := false
 				for _ = mu.Unlock(context.Background()); !renewed; {
 					require.NoError(t, mu.Lock(context.Background()))
@@ -312,7 +314,7 @@ func TestAFrozenEtcdIsAskedOnceByEachCall(t *testing.T) {
 	const names = 200
 	synctest.Test(t, func(t *testing.T) {
 		etcd := fake.NewServer()
-		s, err := NewSession(etcd.Client("a"))
+		s, err := etcdlock.NewSession(etcd.Client("a"))
 		require.NoError(t, err)
 		first, err := s.Mutex("first")
 		require.NoError(t, err)
@@ -325,7 +327,8 @@ func TestAFrozenEtcdIsAskedOnceByEachCall(t *testing.T) {
 			require.NoError(t, err)
 			all.Go(func() { require.NoError(t, mu.Lock(context.Background())) })
 		}
-		time.Sleep(attempt.Patience*s.etcd.Timeout - time.Second) // within the first attempt of each
+		attempts := attempt.Patience * hold.SessionOf(s).Conn().Timeout
+		time.Sleep(attempts - time.Second) // within the first attempt of each
 		sent := len(etcd.Calls(fake.Txn)) - before
 		t.Logf("%d requests for %d calls", sent, names)
 		require.LessOrEqual(t, sent, names+2*attempt.ManyRepeats)
@@ -343,9 +346,9 @@ func TestAFrozenEtcdGetsFewRechecksOfALongLine(t *testing.T) {
 		etcd := fake.NewServer()
 		ctx, giveUp := context.WithCancel(context.Background())
 		var all sync.WaitGroup
-		var sessions []*Session
+		var sessions []*etcdlock.Session
 		for i := range 1 + waiters {
-			s, err := NewSession(etcd.Client(fmt.Sprint(i)), WithTTL(time.Minute))
+			s, err := etcdlock.NewSession(etcd.Client(fmt.Sprint(i)), etcdlock.WithTTL(time.Minute))
 			require.NoError(t, err)
 			sessions = append(sessions, s)
 			mu, err := s.Mutex("n")
@@ -375,10 +378,10 @@ func TestAFrozenEtcdGetsFewRechecksOfALongLine(t *testing.T) {
 }
 
 // usedSessions returns n Sessions of a client that have a lease each, and hold nothing.
-func usedSessions(t *testing.T, client *clientv3.Client, n int) (ss []*Session) {
+func usedSessions(t *testing.T, client *clientv3.Client, n int) (ss []*etcdlock.Session) {
 	t.Helper()
 	for i := range n {
-		s, err := NewSession(client, WithTTL(time.Minute))
+		s, err := etcdlock.NewSession(client, etcdlock.WithTTL(time.Minute))
 		require.NoError(t, err)
 		ss = append(ss, s)
 		mu, err := s.Mutex(fmt.Sprint(i))
@@ -398,7 +401,7 @@ func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {
 		client := etcd.Client("a")
 		ss := usedSessions(t, client, sessions)
 		for _, s := range ss {
-			s.etcd.Several = func() bool { return false }
+			hold.SessionOf(s).Conn().Several = func() bool { return false }
 		}
 		etcd.Freeze()
 		var all sync.WaitGroup
@@ -406,7 +409,7 @@ func TestAMassEndDoesNotRepeatItselfToAFrozenEtcd(t *testing.T) {
 			all.Go(func() { require.NoError(t, s.Close(context.Background())) })
 		}
 		// within the first attempt of each
-		time.Sleep(attempt.Patience*ss[0].etcd.Timeout - time.Second)
+		time.Sleep(attempt.Patience*hold.SessionOf(ss[0]).Conn().Timeout - time.Second)
 		sent := len(etcd.Calls(fake.Revoke))
 		t.Logf("%d revocations sent for %d leases", sent, sessions)
 		require.Positive(t, sent)
@@ -451,7 +454,7 @@ func TestAFrozenEndpointOfThreeIsOvercomeHoweverManyAsk(t *testing.T) {
 	const names, rounds = 50, 20
 	synctest.Test(t, func(t *testing.T) {
 		etcd := fake.NewServer()
-		s, err := NewSession(etcd.Client("a"))
+		s, err := etcdlock.NewSession(etcd.Client("a"))
 		require.NoError(t, err)
 		var n, most atomic.Int64
 		etcd.Intercept(func(c fake.Call) fake.Effect {
@@ -475,7 +478,7 @@ func TestAFrozenEndpointOfThreeIsOvercomeHoweverManyAsk(t *testing.T) {
 		}
 		all.Wait()
 		t.Logf("%d calls, the slowest took %v", 2*names*rounds, time.Duration(most.Load()))
-		require.Less(t, time.Duration(most.Load()), attempt.Patience*s.etcd.Timeout)
+		require.Less(t, time.Duration(most.Load()), attempt.Patience*hold.SessionOf(s).Conn().Timeout)
 		etcd.Intercept(nil)
 		require.NoError(t, s.Close(context.Background()))
 		time.Sleep(time.Hour)
@@ -517,9 +520,9 @@ func holdsAmid(
 ) (lost bool, renewals int) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := fake.NewServer()
-		s, err := NewSession(etcd.Client("a"), WithTTL(ttl))
+		s, err := etcdlock.NewSession(etcd.Client("a"), etcdlock.WithTTL(ttl))
 		require.NoError(t, err)
-		s.etcd.Several = func() bool { return several }
+		hold.SessionOf(s).Conn().Several = func() bool { return several }
 		mu, err := s.Mutex("n")
 		require.NoError(t, err)
 		require.NoError(t, mu.Lock(context.Background()))

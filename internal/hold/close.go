@@ -1,0 +1,110 @@
+package hold
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"math"
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/queue"
+)
+
+// CloseGrace is how long Close takes if its context ended before the call.
+const CloseGrace = 50 * time.Millisecond
+
+// Close ends all waits and holds of s, and revokes its lease.
+func (s *Session) Close(ctx context.Context) error {
+	ctx, cancel := releaseContext(ctx, s, func(h *Hold) bool { return h.m.s == s }, CloseGrace)
+	defer cancel()
+	if ctx.Done() == nil {
+		ttl := s.leases.LongestTTL()
+		twice := ttl + min(ttl, math.MaxInt64-ttl) // which may be more than a Duration can say
+		over := &attempt.BoundError{Of: "a Close without a deadline", Most: twice}
+		ctx, cancel = context.WithTimeoutCause(ctx, twice, over)
+		defer cancel()
+	}
+
+	s.mu.Lock()
+	switch {
+	case s.closing > 0:
+	case s.leases.ClosedLocked():
+		s.mu.Unlock()
+		return nil
+	default:
+		s.closeLocked()
+	}
+	return s.closesLocked(ctx)
+}
+
+// closeLocked begins to close s: no hold begins any more. The keepers revoke the leases, and before
+// that end the contexts of all holds. The rest takes time where there is much, and Close waits for
+// it.
+func (s *Session) closeLocked() {
+	s.leases.CloseLocked()
+	s.tasks.Go(s.endAll)
+}
+
+// endAll ends all waits, views, lingering keys, and holds.
+func (s *Session) endAll() {
+	guard.Pieces(&s.mu, s.waits.Firsts(), func(c *claim) { c.cancelLocked(errs.WaitClosed) })
+	guard.Pieces(&s.mu, maps.Keys(s.stays), (*stay).closeLocked)
+	guard.Pieces(&s.mu, s.inOrder.Firsts(), func(n *localLine) {
+		n.swept.Remove()
+		n.GiveWayLocked()
+		if n.due != nil {
+			n.due.Stop()
+		}
+		n.EndLocked()
+	})
+	guard.Pieces(&s.mu, s.keys.Owners(), func(o queue.Owner) {
+		o.EndsLocked()
+	})
+}
+
+// closesLocked unlocks mu and waits until the Session is closed. The work goes on until the
+// last call that waits for it has no time left.
+func (s *Session) closesLocked(ctx context.Context) error {
+	s.closing++
+	s.mu.Unlock()
+	quiet := s.tasks.Idle()
+
+	var over error
+	select {
+	case <-quiet:
+	case <-ctx.Done():
+		if !s.isLastClosing() {
+			return errs.CloseUnconfirmed(context.Cause(ctx))
+		}
+		s.cancel() // makes every goroutine return
+		<-quiet
+		over = context.Cause(ctx)
+	}
+	s.cancel()
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closing--
+	if err := cmp.Or(s.keys.LeftoverLocked(), s.leftoverErr); err != nil {
+		if over != nil && errors.Is(err, context.Canceled) { // by s.cancel
+			err = over
+		}
+		return errs.CloseUnconfirmed(err)
+	}
+	return nil
+}
+
+// isLastClosing reports whether no other call waits until the Session is closed. Otherwise the
+// caller stops waiting here too.
+func (s *Session) isLastClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing == 1 {
+		return true
+	}
+	s.closing--
+	return false
+}

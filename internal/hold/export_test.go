@@ -1,0 +1,204 @@
+package hold
+
+import (
+	"context"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/lease/trust"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+	"github.com/etcdlock/etcdlock/internal/turn"
+)
+
+// KeptLines is as it says.
+const KeptLines = keptLines
+
+// TheErrors are those of the API.
+func TheErrors() Errors { return errs }
+
+// LockOf is the Lock of a Mutex of the API, SessionOf that of a Session, and HandleOf that of a
+// Hold.
+func LockOf(mutex any) *Lock        { return (*Lock)(field(mutex, "lock").UnsafePointer()) }
+func SessionOf(s any) *Session      { return (*Session)(field(s, "engine").UnsafePointer()) }
+func HandleOf(h any) *Handle        { return (*Handle)(field(h, "h").Addr().UnsafePointer()) }
+func (m *Lock) Session() *Session   { return m.s }
+func (s *Session) Mu() *guard.Mutex { return &s.mu }
+
+func field(of any, name string) reflect.Value {
+	return reflect.ValueOf(of).Elem().FieldByName(name)
+}
+
+// TrustUntilLocked makes the trust in the lease of s last until a time, and sets no timer for it:
+// as if the process had paused since.
+func (s *Session) TrustUntilLocked(until time.Time) {
+	l := s.leases.CurrentLocked()
+	span := l.TTL - s.cfg.MarginOf(l.TTL)
+	at := (**trust.Trust)(field(l, "trust").Addr().UnsafePointer())
+	*at = trust.New(until.Add(-span), l.TTL, s.cfg.MarginOf)
+}
+
+// LingersLocked reports whether a key lingers for a name.
+func (s *Session) LingersLocked(name string) bool { return s.lines[name].queue.Lingering() != nil }
+
+// HasLine reports whether s remembers a name.
+func (s *Session) HasLine(name string) bool { return s.lines[name] != nil }
+
+// StayTimers are the timers of the keys that stay, one for each.
+func (s *Session) StayTimers() (timers []*time.Timer) {
+	for y := range s.stays {
+		timers = append(timers, y.timer)
+	}
+	return timers
+}
+
+// ---- holds
+
+// Contexts is how many contexts h knows.
+func (h *Hold) Contexts() int { return h.life.Contexts() }
+
+// EndsNowLocked has the time of WithMaxHold of h be over, while no timer has run.
+func (h *Hold) EndsNowLocked() { h.most = time.Now() }
+
+// HoldStates are the states of a hold, in their order.
+var HoldStates = []holdState{holdWhole, holdRecalled, holdEnded, holdGone}
+
+// InState is another hold at the place of h, the only one there that needs its key.
+func (h *Hold) InState(st holdState) *Hold {
+	o := &Hold{m: h.m, place: h.place, state: st}
+	o.place.Refs = 1
+	o.alone[0] = o
+	o.all, o.life = o.alone[:], &o.own
+	o.own.Begin(o.place.Lease, o, time.Time{}, nil)
+	return o
+}
+
+// Becomes changes the state of h, and returns what it is then.
+func (h *Hold) Becomes(st holdState) holdState {
+	h.becomesLocked(st, errs.Unlocked)
+	return h.state
+}
+
+// IsGone reports whether no hold at the place of h needs its key.
+func (h *Hold) IsGone() bool { return h.place.Refs == 0 }
+
+// SharesKey reports whether h and o are at the same key.
+func (h *Hold) SharesKey(o *Hold) bool { return h.place == o.place }
+
+// LoseLocked ends h for a reason.
+func (h *Hold) LoseLocked(reason error) { h.endLocked(h.lost(reason)) }
+
+// FreesLocked is freesLocked.
+func (h *Hold) FreesLocked() bool { return h.freesLocked() }
+
+// FreesWholeLocked is freesLocked as if h had ended whole, after all others at its key.
+func (h *Hold) FreesWholeLocked() bool {
+	refs := h.place.Refs
+	h.state, h.place.Refs = holdEnded, 0
+	defer func() { h.state, h.place.Refs = holdGone, refs }()
+	return h.freesLocked()
+}
+
+// ---- the local line
+
+// A Claim is a call that waits.
+type Claim = claim
+
+// WaitAtHome makes n claims wait in the local line behind a hold of m's.
+func (m *Lock) WaitAtHome(t *testing.T, n int) (claims []*Claim) {
+	t.Helper()
+	for range n {
+		c := newClaim(m, Request{})
+		require.NoError(t, c.enter(func(error) {}))
+		require.NotNil(t, c.turn)
+		claims = append(claims, c)
+	}
+	return claims
+}
+
+// Leave takes c out of its line, and returns how many it is told to be ahead.
+func (c *claim) Leave() (ahead int) {
+	_, locked := c.leave()
+	return locked.Ahead
+}
+
+// WaitInLine brings a call into etcd's line, behind others. It returns what the wait returns there,
+// and what the call then does.
+func (m *Lock) WaitInLine(t *testing.T, ctx context.Context) (wait, fails func() error) {
+	t.Helper()
+	c := newClaim(m, Request{})
+	require.NoError(t, c.enter(func(error) {})) // its context goes on
+	_, err := m.s.leases.Take(ctx, c.takePlacesLocked)
+	require.NoError(t, err)
+	h, err := c.put(ctx)
+	require.NoError(t, err)
+	require.Nil(t, h)
+	return func() error { err = c.wait(ctx); return err },
+		func() error { return c.retreat(ctx, err, new(attempt.Backoff)) }
+}
+
+// A settlesAll is a Settler that fails the test if a line that was not marked could be settled
+// further, too.
+type settlesAll struct {
+	*markedLines
+	t *testing.T
+	s *Session
+}
+
+// RequireSettled fails the test if the mutex of s is unlocked while a waiter could get in.
+func (s *Session) RequireSettled(t *testing.T) { s.mu.Settler = settlesAll{&s.marked, t, s} }
+
+func (all settlesAll) SettleLocked() {
+	all.markedLines.SettleLocked()
+	for _, n := range all.s.lines {
+		first := n.queue.First()
+		if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken ||
+			all.s.leases.ClosedLocked() || first.Value.m.closed {
+			continue
+		}
+		c, p := first.Value, n.queue.Owner().place
+		held := p != nil && p.Ticket.State() == ticket.Held
+		n.WatchedLocked() // a view from before a set-back ends, and marks the line
+		switch admission := n.admissionLocked(c.Kind, n.queue.Early(first)); {
+		case all.last != nil: // to ask has ended a lease, by the clock
+		case admission == undecided && held && !n.WatchedLocked():
+			all.t.Error("no view tells whether a waiter may join")
+		case admission == admitted && c.waiter.Steps:
+			all.t.Error("a permit could have the turn")
+		case admission == admitted && p.checkCanBeginLocked(c, time.Now()) == nil:
+			all.t.Error("a reader could join")
+		}
+	}
+	all.markedLines.SettleLocked()
+}
+
+// RequireRefused fails if TryRLock or TryAcquire waits for another contender.
+func (s *Session) RequireRefused(t *testing.T) {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.lines {
+		first := n.queue.First()
+		if first == nil || n.queue.State() != turn.Taken || first.Value.exclusive() ||
+			n.admissionLocked(first.Value.Kind, n.queue.Early(first)) != mustQueue {
+			continue
+		}
+		for c := range n.queue.All() {
+			require.False(t, c.Try && c.waiter.Standing() == turn.Waiting, "a call that only tries waits")
+		}
+	}
+}
+
+// LoseConnection has s lose its watches of all lines.
+func (s *Session) LoseConnection() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.lines {
+		n.EndLocked()
+	}
+}

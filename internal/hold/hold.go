@@ -1,0 +1,462 @@
+package hold
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/list"
+	"github.com/etcdlock/etcdlock/internal/queue"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// lostWarning is how long after a loss the logger warns if other claims of the Session wait for the
+// Unlock of the lost hold.
+const lostWarning = 10 * time.Second
+
+// errDelayed says that the lock delay is not over; see delay.go of internal/queue.
+var errDelayed = errors.New("the lock delay is not over")
+
+// A Hold is the time from a Lock to its Unlock.
+//
+// Invariant: a hold is whole no more before etcd can give the lock to another by expiry: with the
+// lease, at trustedUntil. That is the matter of its life, which waits for no mutex. What the
+// Session has of the hold, its state, follows as soon as a call or a goroutine looks at it with the
+// Session's mutex (checkLocked), and has no bound.
+//
+// Invariant: what frees a name (a release, a removal, the revocation of the lease, the next
+// turn in the local line) begins only after every context of the hold has been cancelled, and
+// with it every context that comes from one of these. The contexts are cancelled without mu,
+// so other goroutines may run meanwhile: a call that frees a name calls EndContexts first, and
+// does not rely on the call that ended the hold. (Do not free a name in the critical section that
+// ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
+type Hold struct {
+	// Set once, then only read.
+	m     *Lock
+	claim *claim
+	place *place
+	began time.Time
+	most  time.Time   // end by WithMaxHold, zero if there is none
+	timer *time.Timer // for most
+	alone [1]*Hold    // h itself
+	all   []*Hold     // that begin and end together: the holds of a LockAll, or alone
+	life  *lease.Life // of all of them
+	own   lease.Life  // that, of the first of them
+
+	// Guarded by Session.mu.
+	depth    int              // Locks that nest, of all Mutexes
+	state    holdState        // changed by becomesLocked alone
+	why      error            // it has ended or is gone, nil before; mostly as its life
+	recall   *recallState     // nil if it does not listen
+	warns    *time.Timer      // of a loss that is not unlocked, nil while no claim waits for that
+	atPlace  list.Node[*Hold] // in the holds of its place, until it has ended
+	ending   list.Node[*Hold] // in the ending ones of its place, while its contexts may go on
+	ofHandle list.Node[*Hold] // in the holds of its Lock, until its Unlock
+}
+
+// A holdState is how far a hold has come. It never goes back, and may leave states out.
+type holdState uint8
+
+const (
+	holdWhole    holdState = iota // its contexts go on
+	holdRecalled                  // its grace is over; it keeps its key until its Unlock
+	holdEnded                     // its owner has ended it, and is about to free its key
+	holdGone                      // it does not need its key: that was lost, or is freed
+)
+
+// String returns the state's name.
+func (st holdState) String() string {
+	return [...]string{"whole", "recalled", "ended", "gone"}[st]
+}
+
+// becomesLocked is the one transition of a hold's state. It panics if that would not go on. The
+// life of a hold that is whole no more has ended.
+func (h *Hold) becomesLocked(next holdState, why error) {
+	was := h.state
+	if next <= was {
+		panic(fmt.Sprintf("etcdlock: hold of %q: %v becomes %v", h.m.name, was, next))
+	}
+	h.state = next
+	if was == holdWhole && h.life.Ending() {
+		h.place.ending.Add(&h.ending, h)
+		if h == h.all[0] {
+			h.m.s.mu.After(h.EndContexts)
+		}
+	}
+	if was < holdEnded && next >= holdEnded {
+		h.atPlace.Remove()
+		h.why = why
+		if h.timer != nil {
+			h.timer.Stop()
+		}
+		if h.recall != nil {
+			h.recall.stopLocked()
+		}
+	}
+	if next == holdGone {
+		h.place.Refs--
+	}
+}
+
+// checkCanBeginLocked returns an error if no hold of c can begin at p now: queue.ErrAnew if the
+// place is lost (a hold never begins after its end), SetBack if the line must be read first, and
+// errDelayed if the lock delay is not over. All ways to a hold ask it.
+func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
+	if c.m.s.leases.ClosedLocked() || c.m.closed {
+		return errs.Closed
+	}
+	p.Lease.CheckLocked(now)
+	if p.Lease.HasEndedLocked() || p.Ticket.Lost() {
+		return queue.ErrAnew
+	}
+	if p.StaleLocked() {
+		return errs.SetBack
+	}
+	if p.hold == nil && p.local.DelayLocked(now) > 0 {
+		return errDelayed
+	}
+	return nil
+}
+
+// newHoldLocked makes the hold of c that begins at p now, where it can. If first, the first hold of
+// several names, is not nil, it shares the life of that. The caller notes in the local queue that c
+// has it.
+func (p *place) newHoldLocked(c *claim, first *Hold, now time.Time) {
+	m := c.m
+	h := &Hold{m: m, claim: c, place: p, began: now, depth: 1}
+	h.alone[0] = h
+	h.all, h.life = h.alone[:], &h.own
+	if most := m.cfg.MaxHold; most > 0 {
+		h.most = now.Add(most)
+	}
+	if m.cfg.Recall > 0 {
+		h.recall = &recallState{told: make(chan struct{})}
+	}
+	p.HoldLocked(p.hold == nil, now)
+	p.hold, c.hold, c.place = h, h, p
+	p.holds.Add(&h.atPlace, h)
+	m.holds.Add(&h.ofHandle, h)
+	c.local.ahead = line.None
+	c.endsWaitLocked()
+	if first == nil {
+		h.own.Begin(p.Lease, h, h.most, errs.MaxHold)
+	} else {
+		h.life = first.life
+	}
+	if !h.most.IsZero() { // the timer looks at the life
+		h.timer = time.AfterFunc(time.Until(h.most), h.check)
+	}
+	if m.cfg.Hooks.Acquired != nil {
+		h.reportAcquired()
+	}
+	if c.Kind == line.Exclusive {
+		m.depth = 1
+		m.hold.Store(h)
+		if m.cfg.Linger > 0 && c.ahead <= queue.FewAhead {
+			c.local.WatchLocked(false)
+		}
+	}
+}
+
+// LostSafe is as in lease.Mortal. A hold on a lease that was closed was not lost.
+func (h *Hold) LostSafe(why error) error {
+	if why == errs.Closed {
+		return errs.Closed
+	}
+	return h.lost(why)
+}
+
+// Token is the fencing token of h. It stays the same once h has ended.
+func (h *Hold) Token() int64 { return h.place.Ticket.Rev() }
+
+// TTL is that of the lease of h, as granted.
+func (h *Hold) TTL() time.Duration { return h.place.Lease.TTL }
+
+// Recalled is closed once h is recalled, nil if h does not listen.
+func (h *Hold) Recalled() <-chan struct{} {
+	if h.recall == nil {
+		return nil
+	}
+	return h.recall.told
+}
+
+// KeySafe is as in lease.Mortal.
+func (h *Hold) KeySafe() string { return h.place.Ticket.Key }
+
+// OverSafe is as in lease.Mortal.
+func (h *Hold) OverSafe() { time.AfterFunc(0, h.check) }
+
+// clearLocked has the key of a hold removed that was lost, and gives its turn to the next waiter in
+// the local line, unless other claims share it. The key stays while a hold of one of them needs it.
+func (h *Hold) clearLocked() {
+	for _, h := range h.all {
+		h.place.clearLocked()
+		h.place.local.endTurnLocked(h.claim, nil)
+		if h.warns != nil {
+			h.warns.Stop()
+		}
+	}
+}
+
+// warnLocked has the logger warn after a while if h, which is lost, is not unlocked: claims of its
+// Session wait for that.
+func (h *Hold) warnLocked() {
+	if h.warns != nil {
+		return
+	}
+	h.warns = time.AfterFunc(lostWarning, func() {
+		s := h.m.s
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if n := h.place.local.queue.Waiting(); n > 0 && !s.leases.ClosedLocked() {
+			h.m.log(slog.LevelWarn, "a lost hold is not unlocked", "name", h.m.name,
+				"token", h.place.Ticket.Rev(), "waiting", n)
+		}
+	})
+}
+
+// clearLocked has p's key removed, if no hold needs it and no release or removal has begun.
+func (p *place) clearLocked() {
+	if s := p.Ticket.State(); p.Refs == 0 && s != ticket.Leaving && s != ticket.Removed {
+		p.AbandonLocked(false)
+	}
+}
+
+// A Status is what is true of a hold now. The zero Status says that there is no hold.
+type Status struct {
+	Held              bool
+	Token             int64
+	Key               string
+	Deadline          time.Time
+	TTL, SafetyMargin time.Duration
+}
+
+// Status is what is true of h now; h may be nil. It does not wait for the Session's mutex.
+func (h *Hold) Status() Status {
+	if h == nil {
+		return Status{}
+	}
+	until := h.life.Until(time.Now())
+	if until.IsZero() {
+		return Status{}
+	}
+	p := h.place
+	return Status{
+		Held: true, Token: p.Ticket.Rev(), Key: p.Ticket.Key, Deadline: until,
+		TTL: p.Lease.TTL, SafetyMargin: h.m.s.cfg.MarginOf(p.Lease.TTL),
+	}
+}
+
+// check ends h if its time has passed. Its contexts end first: they do not wait for the mutex.
+func (h *Hold) check() {
+	if h.life.Cause(time.Now()) != nil {
+		h.life.EndContexts()
+	}
+	h.m.s.mu.Lock()
+	defer h.m.s.mu.Unlock()
+	h.checkLocked(time.Now())
+}
+
+// checkLocked has the state of h, and of all that began together with it, follow what has happened
+// to its life, its lease, its keys and its Session. It returns the cause of its contexts' end, nil
+// while it is whole.
+func (h *Hold) checkLocked(now time.Time) error {
+	l := h.place.Lease
+	l.CheckLocked(now)
+	cause := h.life.Cause(now)
+	if h.m.s.leases.ClosedLocked() {
+		h.closeLocked()
+		return h.life.Cause(now)
+	}
+	if h.state >= holdEnded {
+		return cause
+	}
+	switch lost := h.firstLostLocked(); {
+	case l.HasEndedLocked():
+		h.endLocked(h.all[0].LostSafe(l.WhyLocked())) // it names the first
+	case lost != nil:
+		h.endLocked(lost.lost(errs.OfTicket(lost.place.Ticket.Taken())))
+	case cause == errs.MaxHold, !h.most.IsZero() && !lease.Before(now, h.most):
+		h.endLocked(errs.MaxHold)
+		for _, o := range h.all {
+			o.place.clearLocked()
+		}
+	case cause != nil && h.state == holdWhole: // (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
+		for _, o := range h.all {
+			o.becomesLocked(holdRecalled, cause)
+		}
+	}
+	return h.life.Cause(now)
+}
+
+// firstLostLocked is the first of the holds that ended together with h whose key was lost, nil if
+// none was.
+func (h *Hold) firstLostLocked() *Hold {
+	for _, o := range h.all {
+		if o.place.Ticket.Lost() {
+			return o
+		}
+	}
+	return nil
+}
+
+// heldLocked reports whether h has no Unlock yet, and was not closed.
+func (h *Hold) heldLocked() bool {
+	h.checkLocked(time.Now())
+	return h.depth > 0
+}
+
+// goesOnLocked is nil while h is whole. Otherwise it is why a call that needs h fails: a LostError,
+// a RecalledError, or ErrNotHeld.
+func (h *Hold) goesOnLocked() error {
+	cause := h.checkLocked(time.Now())
+	if loss := h.lossLocked(); loss != nil {
+		return loss
+	}
+	if cause == nil || errors.Is(cause, errs.Recalled) {
+		return cause
+	}
+	return errs.NotHeld
+}
+
+// endLocked ends h with cause, unless it has ended, and all that began together with it. If its
+// life has ended before, by its lease or its own time, that is the cause.
+func (h *Hold) endLocked(cause error) (endedBefore bool) {
+	if h.state >= holdEnded {
+		return true
+	}
+	if h.state == holdWhole {
+		if first := h.life.End(cause); !errors.Is(first, errs.Recalled) {
+			cause = first
+		}
+	}
+	for _, o := range h.all {
+		if cause == errs.Unlocked || cause == errs.Closed {
+			o.becomesLocked(holdEnded, cause) // its owner frees it next
+			continue
+		}
+		o.becomesLocked(holdGone, cause)
+		o.reportLost(cause)
+		if o.place.local.queue.Waiting() > 0 {
+			o.warnLocked()
+		}
+	}
+	return false
+}
+
+// EndContexts ends the contexts of h, which has ended itself, and of the holds that ended together
+// with it. When it returns they all have ended, and all that come from them, even if other calls do
+// the same at that time: to cancel a context is to wait for a cancel of it that is under way.
+func (h *Hold) EndContexts() {
+	h.life.EndContexts()
+	s := h.m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range h.all {
+		if o.state != holdWhole {
+			o.ending.Remove()
+		}
+	}
+}
+
+// EndsLocked is as in queue.Owner: it ends the holds at p, a few of them now, and the rest soon.
+func (p *place) EndsLocked() {
+	now := time.Now()
+	for range guard.Few {
+		h, some := p.holds.First()
+		if !some || h.checkLocked(now) == nil {
+			return
+		}
+	}
+	if p.holds.Len() > 0 && !p.settling {
+		p.settling = true
+		p.m.s.tasks.Go(p.settle)
+	}
+}
+
+// settle goes on with EndsLocked.
+func (p *place) settle() {
+	mu := &p.m.s.mu
+	guard.Pieces(mu, p.holds.Firsts(), func(h *Hold) {
+		h.checkLocked(time.Now())
+		h.atPlace.Remove()
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	p.settling = false
+}
+
+// EndContexts is as in queue.Owner. It ends those of all holds that have ended at p.
+func (p *place) EndContexts() {
+	for {
+		p.m.s.mu.Lock()
+		h, some := p.ending.First()
+		p.m.s.mu.Unlock()
+		if !some {
+			return
+		}
+		h.EndContexts()
+	}
+}
+
+// closeLocked ends h for all Mutexes that nest in it.
+func (h *Hold) closeLocked() (endedBefore bool) {
+	if endedBefore = h.endLocked(errs.Closed); !endedBefore && h.m.s.leases.ClosedLocked() {
+		for _, o := range h.all {
+			o.reportReleased() // its key goes with the lease
+		}
+	}
+	for _, o := range h.all {
+		o.depth = 0 // its Unlock returns errs.NotHeld
+	}
+	return endedBefore
+}
+
+// reportLost reports a loss to Trace and Logger.
+func (h *Hold) reportLost(cause error) {
+	reason := errs.ReasonOf(cause)
+	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
+	report(&m.s.hooks, m.cfg.Hooks.Lost, h.claim.caller, Lost{m.name, token, held, reason})
+	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", token, "held", held,
+		"reason", strings.TrimPrefix(reason.Error(), "etcdlock: "))
+}
+
+// reportAcquired reports to Trace that h has begun.
+func (h *Hold) reportAcquired() {
+	c, m := h.claim, h.m
+	report(&m.s.hooks, m.cfg.Hooks.Acquired, h.claim.caller, Acquired{
+		Name: m.name, Token: h.place.Ticket.Rev(), Kind: c.Kind,
+		Weight: max(1, int(c.Weight)), Waited: h.waited(), Ahead: c.ahead,
+	})
+}
+
+// waited is how long the call of h has waited for it.
+func (h *Hold) waited() time.Duration { return h.began.Sub(h.claim.started) }
+
+// reportReleased reports to Trace that h has ended without a loss.
+func (h *Hold) reportReleased() {
+	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
+	report(&m.s.hooks, m.cfg.Hooks.Released, h.claim.caller, Released{m.name, token, held})
+}
+
+// lost is the LostError of h.
+func (h *Hold) lost(reason error) error {
+	return errs.LostHold(h.m.name, h.place.Ticket.Rev(), reason)
+}
+
+// lossLocked is what Unlock says about h: a LostError, whose reason may be ErrMaxHold,
+// or nil if h is whole or its owner ended it.
+func (h *Hold) lossLocked() error {
+	if errors.Is(h.why, errs.Lost) {
+		return h.why
+	}
+	if errors.Is(h.why, errs.MaxHold) {
+		return h.lost(errs.MaxHold)
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package hold
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/events"
+	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// Hooks are the user's hooks. The API says when each is called, and with what. Any of them may be
+// nil.
+type Hooks struct {
+	Start    func(context.Context, Call) context.Context // at once; the others are queued
+	Queued   hook[Queued]
+	GaveUp   hook[GaveUp]
+	Acquired hook[Acquired]
+	Released hook[Released]
+	Lost     hook[Lost]
+	Recalled hook[Recalled]
+	Led      hook[Led]
+
+	LeaseGranted  hook[LeaseGranted]
+	LeaseRenewed  hook[LeaseRenewed]
+	RenewalFailed hook[RenewalFailed]
+	LeaseAtRisk   hook[LeaseAtRisk]
+	LeaseReplaced hook[LeaseReplaced]
+
+	Unavailable    hook[Unavailable]
+	SetBack        hook[SetBack]
+	CleanupPending hook[Cleanup]
+	CleanupDone    hook[Cleanup]
+}
+
+// A hook is one for events of a kind.
+type hook[E any] = func(context.Context, E)
+
+// What the hooks are told.
+type (
+	Call struct {
+		Name   string
+		Names  []string // nil if there is one
+		Kind   line.Kind
+		Weight int
+		Try    bool
+	}
+	Queued struct {
+		Name   string
+		Ahead  int
+		Holder Contender
+	}
+	GaveUp struct {
+		Name   string
+		Waited time.Duration
+		Ahead  int
+		Err    error
+	}
+	Acquired struct {
+		Name   string
+		Token  int64
+		Kind   line.Kind
+		Weight int
+		Waited time.Duration
+		Ahead  int
+	}
+	Released struct {
+		Name  string
+		Token int64
+		Held  time.Duration
+	}
+	Lost struct {
+		Name   string
+		Token  int64
+		Held   time.Duration
+		Reason error
+	}
+	Recalled struct {
+		Name    string
+		Token   int64
+		Request line.Recall
+	}
+	Led struct {
+		Name  string
+		Token int64
+		Held  time.Duration
+		Err   error
+	}
+	LeaseGranted struct {
+		Lease clientv3.LeaseID
+		TTL   time.Duration
+	}
+	LeaseRenewed struct {
+		Lease     clientv3.LeaseID
+		RoundTrip time.Duration
+	}
+	RenewalFailed struct {
+		Lease clientv3.LeaseID
+		Err   error
+	}
+	LeaseAtRisk struct {
+		Lease     clientv3.LeaseID
+		Remaining time.Duration
+	}
+	LeaseReplaced struct {
+		Old    clientv3.LeaseID
+		Reason error
+	}
+	Unavailable struct {
+		Err   error
+		Since time.Duration
+	}
+	SetBack struct {
+		Known, Revision int64
+		Until           time.Time
+	}
+	Cleanup struct{ Key string }
+)
+
+// start calls the hook Start of a call with ctx, and returns the context of the call.
+func (h *Hooks) start(ctx context.Context, c Call) context.Context {
+	return Made(ctx, func() context.Context { return h.Start(ctx, c) })
+}
+
+// holds tells what Start has left in ctx, the context of a call, that its hold has begun. It
+// returns the parent of the work: the hooks may not have run when that begins.
+// (TestTheWorkIsAChildOfItsHold in etcdlockotel.)
+func (*Hooks) holds(ctx context.Context, waited time.Duration) context.Context {
+	c, ok := ctx.Value(events.CallKey{}).(events.Call)
+	if !ok {
+		return ctx
+	}
+	return Made(ctx, func() context.Context { return c.Holds(ctx, waited) })
+}
+
+// Made is the context that of makes of ctx, or ctx if it panics or makes none.
+func Made(ctx context.Context, of func() context.Context) (result context.Context) {
+	defer func() {
+		if p := recover(); p != nil || result == nil {
+			result = ctx
+		}
+	}()
+	return of()
+}
+
+// report has a hook called with ctx and e, if it is set.
+func report[E any](q *events.Queue, to hook[E], ctx context.Context, e E) {
+	if to != nil {
+		queueHook(q, to, ctx, e)
+	}
+}
+
+// queueHook is for report, whose e is not to be allocated where there is no hook.
+func queueHook[E any](q *events.Queue, to hook[E], ctx context.Context, e E) {
+	q.Run(func() { to(ctx, e) })
+}
+
+// ofLeases are h's hooks for what happens to leases, with log.
+func (h *Hooks) ofLeases(q *events.Queue, log func(slog.Level, string, ...any)) lease.Hooks {
+	none := context.Background()
+	return lease.Hooks{
+		Granted: func(id clientv3.LeaseID, ttl time.Duration) {
+			report(q, h.LeaseGranted, none, LeaseGranted{id, ttl})
+		},
+		Renewed: func(id clientv3.LeaseID, roundTrip time.Duration) {
+			report(q, h.LeaseRenewed, none, LeaseRenewed{id, roundTrip})
+		},
+		RenewalFailed: func(id clientv3.LeaseID, err error) {
+			report(q, h.RenewalFailed, none, RenewalFailed{id, err})
+		},
+		AtRisk: func(id clientv3.LeaseID, remaining time.Duration) {
+			report(q, h.LeaseAtRisk, none, LeaseAtRisk{id, remaining})
+		},
+		Replaced: func(old clientv3.LeaseID, why error) {
+			report(q, h.LeaseReplaced, none, LeaseReplaced{old, why})
+		},
+		Log: log,
+	}
+}
+
+// tell logs a record, in order with the hooks.
+func (c *Config) tell(q *events.Queue, level slog.Level, message string, args []any) {
+	if logger := c.Logger; logger != nil {
+		q.Run(func() { logger.Log(context.Background(), level, "etcdlock: "+message, args...) })
+	}
+}

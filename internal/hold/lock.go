@@ -1,0 +1,286 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// Acquire is one call that locks m, whatever kind of hold it asks for. It returns the hold, and the
+// context of the call: ctx, or what the Trace has made of it.
+func (m *Lock) Acquire(ctx context.Context, w Request) (*Hold, context.Context, error) {
+	if ctx == nil {
+		return nil, nil, errs.Failed("lock", m.name, errs.NilContext)
+	}
+	if ctx.Err() != nil {
+		return nil, nil, errs.WaitFailed(ctx, m.name, nil, nil, nil)
+	}
+	if nested := m.NestsIn(ctx); nested != nil && !w.mayFollow(nested) {
+		h, err := m.nest(nested, w)
+		return h, ctx, err
+	}
+	return newClaim(m, w).lock(ctx)
+}
+
+// mayFollow reports whether a call whose context comes from h queues, as any other does. A call for
+// permits may, though its caller has some.
+func (w Request) mayFollow(h *Hold) bool {
+	return w.Kind == line.Permit && h.claim.Kind == line.Permit
+}
+
+// NestsIn returns the hold of m's name and Session that ctx comes from, if it has
+// not been unlocked.
+func (m *Lock) NestsIn(ctx context.Context) *Hold {
+	for c := holdContextOf(ctx); c != nil; c = c.outer() {
+		h := m.coveredBy(c.hold)
+		if h == nil {
+			continue
+		}
+		m.s.mu.Lock()
+		current := h.depth > 0 && !m.s.leases.ClosedLocked()
+		m.s.mu.Unlock()
+		if current {
+			return h
+		}
+	}
+	return nil
+}
+
+// nest makes a Lock whose context comes from h a part of h. It holds as h does, or not at all: a
+// write inside a read would wait for that read, and a read inside a write would give up the place.
+func (m *Lock) nest(h *Hold, w Request) (*Hold, error) {
+	if !m.cfg.Reentrant || w.Kind != h.claim.Kind {
+		return nil, errs.Failed("lock", m.name, errs.Deadlock)
+	}
+	if m.cfg.MustNotNest {
+		return nil, errs.Failed("lock", m.name, errs.NestsNot)
+	}
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	switch {
+	case m.closed || m.s.leases.ClosedLocked():
+		return nil, errs.Failed("lock", m.name, errs.Closed)
+	case h.checkLocked(time.Now()) != nil:
+		reason := h.lossLocked()
+		if reason == nil {
+			reason = h.life.Cause(time.Now()) // it was unlocked, or closed, in between
+		}
+		return nil, errs.Failed("lock", m.name, reason)
+	}
+	h.depth++
+	if w.Kind == line.Read {
+		m.countNests(h, 1)
+		return h, nil
+	}
+	if m.hold.Load() != h { // what it nested in before was closed
+		m.hold.Store(h)
+		m.depth = 0
+	}
+	m.depth++
+	return h, nil
+}
+
+// Unlock releases m's hold; if only is not nil, then only that very hold.
+func (m *Lock) Unlock(ctx context.Context, only *Hold) error {
+	s := m.s
+	ctx, cancel := releaseContext(ctx, s, m.covers, releaseTime(s))
+	defer cancel()
+
+	s.mu.Lock()
+	h := m.hold.Load()
+	if h == nil || !h.heldLocked() || only != nil && h != only {
+		s.mu.Unlock()
+		return errs.Failed("unlock", m.name, errs.NotHeld)
+	}
+	m.depth--
+	if m.depth == 0 {
+		m.hold.Store(nil)
+	}
+	return h.unlockLocked(ctx)
+}
+
+// covers reports whether h is a hold of m's name in m's Session, or has begun with one.
+func (m *Lock) covers(h *Hold) bool { return m.coveredBy(h) != nil }
+
+// coveredBy is the hold of m's name in m's Session, of the holds that have begun together with h;
+// nil if there is none.
+func (m *Lock) coveredBy(h *Hold) *Hold {
+	for _, o := range h.all {
+		if o.m.s == m.s && o.m.name == m.name {
+			return o
+		}
+	}
+	return nil
+}
+
+// countNests counts the reads of m that nest in h, a hold of another Lock, so that Close knows
+// them.
+func (m *Lock) countNests(h *Hold, n int) {
+	if m == h.m {
+		return
+	}
+	if m.nests == nil {
+		m.nests = make(map[*Hold]int)
+	}
+	if m.nests[h] += n; m.nests[h] == 0 {
+		delete(m.nests, h)
+	}
+}
+
+// SetInfo sets the info of the key of m's current hold.
+func (m *Lock) SetInfo(ctx context.Context, info string) error {
+	h := m.hold.Load()
+	if h == nil {
+		return setInfo(ctx, m.name, info, nil)
+	}
+	return setInfo(ctx, m.name, info, h.alone[:])
+}
+
+// Close ends what m holds, and its waits, and removes its keys. It returns nil if its holds left
+// nothing behind.
+func (m *Lock) Close(ctx context.Context) error {
+	s := m.s
+	ctx, cancel := releaseContext(ctx, s, m.covers, CloseGrace)
+	defer cancel()
+
+	s.mu.Lock()
+	underWay := m.closing
+	switch {
+	case s.closing > 0: // which frees all that m may have held
+		m.closed = true
+		return s.closesLocked(ctx)
+	case underWay != nil:
+		s.mu.Unlock()
+		select {
+		case <-underWay:
+			return m.closingErr
+		case <-ctx.Done():
+			return errs.Failed("unlock", m.name, errs.Unconfirmed, context.Cause(ctx))
+		}
+	case m.closed:
+		s.mu.Unlock()
+		return nil
+	}
+	m.beginCloseLocked()
+	given := m.giveLocked()
+	s.mu.Unlock()
+
+	err := m.free(ctx, given)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.closingErr = err
+	close(m.closing)
+	m.closing = nil
+	return err
+}
+
+// beginCloseLocked begins to close m: no wait and no hold of m begins any more.
+func (m *Lock) beginCloseLocked() {
+	m.closed = true
+	m.closing = make(chan struct{})
+	if m.closedNotice != nil {
+		close(m.closedNotice)
+	}
+}
+
+// giveLocked gives up the key of m that lingers, and returns its place, nil if there is none.
+func (m *Lock) giveLocked() (given *place) {
+	if n := m.s.lines[m.name]; n != nil {
+		if kept := n.queue.Lingering(); kept != nil && kept.hold.m == m {
+			given = kept
+			n.GiveWayLocked()
+		}
+	}
+	return given
+}
+
+// Rest pauses for d, or until m is closed. It reports false if ctx ended before.
+func (m *Lock) Rest(ctx context.Context, d time.Duration) bool {
+	pause := time.NewTimer(d)
+	defer pause.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-m.closes():
+	case <-m.s.ctx.Done():
+	case <-pause.C:
+	}
+	return true
+}
+
+// closes is closed when m is, unless the Session is closed with it.
+func (m *Lock) closes() <-chan struct{} {
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	if m.closedNotice == nil {
+		m.closedNotice = make(chan struct{})
+		if m.closed {
+			close(m.closedNotice)
+		}
+	}
+	return m.closedNotice
+}
+
+// free frees the name for Close: it ends the waits of m, and its holds, and releases their keys.
+// given is the place of a key that lingered, which was given up, nil if there is none.
+//
+// Invariant: each of the holds is freed, whatever becomes of the rest: no other call can
+// give up its turn. (TestACloseThatIsNotConfirmedGivesUpEachPermit.)
+func (m *Lock) free(ctx context.Context, given *place) error {
+	mu := &m.s.mu
+	guard.Pieces(mu, m.waits.Firsts(), func(c *claim) { c.cancelLocked(errs.WaitClosed) })
+	var holds []*Hold
+	ends := func(h *Hold) {
+		h.ofHandle.Remove()
+		delete(m.nests, h)
+		if h.depth == 0 {
+			return // it is closed by another call
+		}
+		if endedBefore := h.closeLocked(); !endedBefore {
+			h.place.Account.ReleaseLocked() // as in unlock
+		}
+		holds = append(holds, h)
+	}
+	mu.Lock()
+	if held := m.hold.Swap(nil); held != nil { // lost, perhaps
+		m.depth = 0
+		ends(held)
+	}
+	mu.Unlock()
+	guard.Pieces(mu, m.holds.Firsts(), ends)
+	guard.Pieces(mu, maps.Keys(m.nests), ends)
+
+	var failure error
+	for _, h := range holds {
+		given = h.place
+		if r := h.free(false); r != nil {
+			if err := r.send(ctx); errors.Is(err, errs.Unconfirmed) {
+				failure = err
+			}
+		}
+	}
+	if failure != nil {
+		return failure
+	}
+	if given == nil {
+		return nil
+	}
+	if err := given.AwaitRemoved(ctx); err != nil {
+		return errs.Failed("unlock", m.name, errs.Unconfirmed, err)
+	}
+	return nil
+}
+
+// ReportLed reports that a term of a leader is over, and that it failed.
+func (m *Lock) ReportLed(ctx context.Context, e Led, failed bool) {
+	report(&m.s.hooks, m.cfg.Hooks.Led, ctx, e)
+	if failed {
+		m.log(slog.LevelWarn, "a leader's function failed", "name", m.name, "token", e.Token,
+			"held", e.Held, "error", e.Err)
+	}
+}

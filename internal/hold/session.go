@@ -1,0 +1,143 @@
+package hold
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/events"
+	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/list"
+	"github.com/etcdlock/etcdlock/internal/queue"
+)
+
+// keptLines is the number of lines from which on a session drops unused ones.
+const keptLines = 1024
+
+// A Session is what a Session of the API consists of: its connection, its leases, its keys, and
+// its local lines.
+type Session struct {
+	// Set once, then only read.
+	cfg    *Config
+	etcd   *etcd.Conn
+	leases *lease.Pool
+	ctx    context.Context // of all goroutines
+	cancel context.CancelFunc
+	keys   *queue.Keys
+	tasks  *guard.Group // all goroutines, for which Close waits; ARCHITECTURE.md has a row of each
+	hooks  events.Queue // to the user's Trace and Logger
+
+	// mu guards what follows and the mutable state of every lease, line, place
+	// and hold of the session.
+	mu          guard.Mutex
+	lines       map[string]*localLine
+	inOrder     list.List[*localLine] // the lines, in the order in which they are swept
+	waits       list.List[*claim]     // the claims that wait
+	marked      markedLines
+	backLogged  time.Time // when it was last logged that etcd was set back
+	closing     int       // calls that wait until it is closed
+	stays       map[*stay]struct{}
+	leftoverErr error // why a lease was not given back from Close on, nil if all were
+}
+
+// New returns a Session that has a config. It does no I/O.
+func New(client *clientv3.Client, cfg *Config) *Session {
+	s := &Session{cfg: cfg, lines: make(map[string]*localLine), stays: make(map[*stay]struct{})}
+	s.mu.Settler = &s.marked
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.tasks = new(guard.Group)
+	s.etcd = etcd.New(s.ctx, client, cfg.TTL, &s.mu, s.tasks, (*listener)(s))
+	s.keys = queue.New(s.ctx, s.etcd, &s.mu, s.tasks, queue.Config{
+		TTL: cfg.TTL, Closed: errs.Closed, Lines: (*listener)(s), Log: s.log,
+	})
+	s.leases = lease.NewPool(s.ctx, s.etcd, &s.mu, s.tasks, lease.Config{
+		TTL:           cfg.TTL,
+		Margin:        cfg.MarginOf,
+		TenantsLocked: s.keys.TenantsLocked,
+		Error:         errs.OfLease,
+		Hooks:         cfg.Hooks.ofLeases(&s.hooks, s.log),
+	})
+	s.keys.Leases = s.leases
+	return s
+}
+
+// Config is what s was made with.
+func (s *Session) Config() *Config { return s.cfg }
+
+// Conn has the requests of s.
+func (s *Session) Conn() *etcd.Conn { return s.etcd }
+
+// Lease is the lease that the next hold will be bound to, clientv3.NoLease if there is none.
+func (s *Session) Lease() clientv3.LeaseID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.leases.CurrentLocked(); l != nil {
+		return l.ID
+	}
+	return clientv3.NoLease
+}
+
+// IsClosed reports whether Close was called.
+func (s *Session) IsClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.leases.ClosedLocked()
+}
+
+// log logs a record in order with the hooks: a handler that blocks does not hold up a
+// lock.
+func (s *Session) log(level slog.Level, message string, args ...any) {
+	s.cfg.tell(&s.hooks, level, message, args)
+}
+
+// A Lock is what the engine has of a Mutex, an RWMutex, a Semaphore or a name of a LockAll: its
+// Session, its name and options, and what it holds.
+type Lock struct {
+	// Set once, then only read.
+	s    *Session
+	name string
+	cfg  *Config
+
+	// Guarded by s.mu, but for the load of hold.
+	hold   atomic.Pointer[Hold] // the current one of a Mutex, until Unlock or Close, lost or not
+	depth  int                  // Locks of this Mutex that nest in hold
+	holds  list.List[*Hold]     // that have not ended
+	nests  map[*Hold]int        // reads that nest in holds of other Locks
+	waits  list.List[*claim]    // that wait
+	closed bool
+
+	closing      chan struct{} // closed at the end of the Close that is under way, otherwise nil
+	closingErr   error         // of that Close; written before closing is closed
+	closedNotice chan struct{} // closed with the Lock, nil while no call of Rest has needed it
+
+	limits map[uint16]struct{} // of a Semaphore: the limits that it has met, other than its own
+}
+
+// Init prepares m, for a name and options, and returns it.
+func (m *Lock) Init(s *Session, name string, cfg *Config) *Lock {
+	m.s, m.name, m.cfg = s, name, cfg
+	return m
+}
+
+// Name is the name of the lock.
+func (m *Lock) Name() string { return m.name }
+
+// Config is what m was made with.
+func (m *Lock) Config() *Config { return m.cfg }
+
+// Hold is the current hold of a Mutex, nil if there is none.
+func (m *Lock) Hold() *Hold { return m.hold.Load() }
+
+// contender is what is known about the contenders of m before they queue.
+func (m *Lock) contender() Contender {
+	return Contender{Name: m.name, Value: m.cfg.told(), Self: true}
+}
+
+func (m *Lock) log(level slog.Level, message string, args ...any) {
+	m.cfg.tell(&m.s.hooks, level, message, args)
+}
