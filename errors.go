@@ -221,7 +221,7 @@ func contenderOf(c hold.Contender) Contender {
 	return Contender{
 		Name: c.Name, Key: c.Key, Owner: c.Owner, Host: c.Host, PID: c.PID,
 		Token: c.Token, Lease: c.Lease, Since: c.Since, Until: c.Until,
-		Mode: Mode(c.Kind.String()), Holds: c.Holds, Info: c.Info, Self: c.Self,
+		Mode: Mode(c.Mode), Holds: c.Holds, Info: c.Info, Self: c.Self,
 	}
 }
 

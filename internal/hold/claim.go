@@ -87,7 +87,7 @@ func (c *claim) contenderLocked() Contender {
 		return c.place.contender()
 	}
 	who := c.m.contender()
-	who.Kind = c.Kind
+	who.Mode = c.Kind.String()
 	return who
 }
 

@@ -16,7 +16,7 @@ type Contender struct {
 	Token     int64 // the create revision of Key
 	Lease     clientv3.LeaseID
 	line.Value
-	Kind  line.Kind
+	Mode  string // its kind, "" if it is not known
 	Holds bool
 	Self  bool // a Session of this process has put Key, or is about to
 }
@@ -25,7 +25,7 @@ type Contender struct {
 func ContenderOf(name string, e line.Entry, holds bool) Contender {
 	return Contender{
 		Name: name, Key: e.Key, Token: e.Rev, Lease: clientv3.LeaseID(e.Lease), Value: e.Value(),
-		Kind: e.Kind(), Holds: holds, Self: queue.IsOwn(e),
+		Mode: e.Kind().String(), Holds: holds, Self: queue.IsOwn(e),
 	}
 }
 

@@ -70,7 +70,7 @@ func (p *place) waitsLocked() bool {
 func (p *place) contender() Contender {
 	c := p.m.contender()
 	c.Key, c.Token, c.Lease, c.Since = p.Ticket.Key, p.Ticket.Rev(), p.Lease.ID, p.Since
-	c.Kind, c.Holds = p.Ticket.Kind, p.hold != nil
+	c.Mode, c.Holds = p.Ticket.Kind.String(), p.hold != nil
 	if info, changed := p.ChangedLocked(); changed {
 		c.Info = info
 	}

@@ -69,7 +69,9 @@ func allTests(t *testing.T) string {
 func library(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, dir := range []string{".", "internal/hold", "internal/queue", "internal/lease", "internal/etcd"} {
+	for _, dir := range []string{
+		".", "internal/hold", "internal/queue", "internal/lease", "internal/etcd",
+	} {
 		files, err := filepath.Glob(dir + "/*.go")
 		require.NoError(t, err)
 		for _, file := range files {
