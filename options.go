@@ -336,7 +336,8 @@ func WithLogger(l *slog.Logger) Option {
 	})
 }
 
-// WithTrace sets hooks that are called as things happen; see [Trace].
+// WithTrace sets hooks that are called as things happen; see [Trace]. Those that t has later do not
+// count.
 func WithTrace(t *Trace) Option {
 	return option("WithTrace", 0, func(c *hold.Config) error {
 		if t == nil {
