@@ -423,7 +423,7 @@ func (c *claim) begin() (*Hold, error) {
 }
 
 // beginLocked makes holds of the claims at their places, which are first in their lines, and
-// returns the first hold: all begin, or none. The error is errs.SetBack if the lines must be read
+// returns the first hold: all begin, or none. The error is SetBack if the lines must be read
 // first, and otherwise that of checkCanBeginLocked.
 func (c *claim) beginLocked() (*Hold, error) {
 	now := time.Now()

@@ -412,7 +412,7 @@ func (h *Hold) closeLocked() (endedBefore bool) {
 		}
 	}
 	for _, o := range h.all {
-		o.depth = 0 // its Unlock returns errs.NotHeld
+		o.depth = 0 // its Unlock returns ErrNotHeld
 	}
 	return endedBefore
 }
