@@ -88,7 +88,13 @@ func NewSender(
 		s.open = func(ctx context.Context) (rpc, error) { // clientv3 gets a token for each stream
 			return leases.LeaseKeepAlive(ctx, grpc.WaitForReady(true)) // as clientv3 does
 		}
-		s.client = attempt.SharedBy(&clients, conn, func() *client { return &client{} })
+		most := mostOpenings
+		if of.Username != "" {
+			most = mostLogins
+		}
+		s.client = attempt.SharedBy(&clients, conn, func() *client {
+			return &client{streams: streams{most: most}}
+		})
 	} else { // not made with clientv3.New
 		s.open = func(ctx context.Context) (rpc, error) {
 			return &single{ctx: ctx, lease: of, requests: make(chan clientv3.LeaseID, 1)}, nil

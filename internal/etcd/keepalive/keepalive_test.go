@@ -85,7 +85,7 @@ type outcome struct {
 	err error
 }
 
-// A world is a client in a bubble, with the Sender of one lease.
+// A world is a client with user and password in a bubble, with the Sender of one lease.
 type world struct {
 	ctx    context.Context
 	client *client
@@ -99,7 +99,7 @@ type world struct {
 func inWorld(t *testing.T, f func(t *testing.T, b *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(context.Background())
-		b := &world{ctx: ctx, client: &client{}}
+		b := &world{ctx: ctx, client: &client{streams: streams{most: mostLogins}}}
 		b.sender = b.lease(lease)
 		f(t, b)
 		end()

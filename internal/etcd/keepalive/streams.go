@@ -9,9 +9,13 @@ import (
 )
 
 const (
-	// mostOpenings is how many streams of a client are being opened at once. With user and password
+	// mostLogins is how many streams of a client with user and password are being opened at once:
 	// each is a login, and etcd has only so many cores for those.
-	mostOpenings = 4
+	mostLogins = 4
+
+	// mostOpenings is how many streams of another client are. Where answers take long a stream is
+	// opened for each of the renewals that are under way at once, and those are not to wait for it.
+	mostOpenings = 64
 
 	// openingTime is how long a stream counts as being opened, while etcd answers nothing on it: it
 	// may lead to a member that hangs.
@@ -44,11 +48,13 @@ const (
 // own next answered renewal, which it may have sent earlier. Its first one on a stream is sent for
 // the first request. (Do not keep a stream that is not proven. TestBehindAProxyNoStreamIsKept.)
 //
-// Invariant: at most mostOpenings streams are being opened at once. Other renewals wait, for one of
-// these to be free or for their turn to open one. (Do not give each lease a stream: when a member
-// restarts, a thousand leases log in at once. TestALostStreamIsReplacedOnceForAllLeases.)
+// Invariant: at most mostLogins streams, or mostOpenings, are being opened at once. Other renewals
+// wait, for one of these to be free or for their turn to open one. (Do not give each lease a
+// stream: when a member restarts, a thousand leases log in at once.
+// TestALostStreamIsReplacedOnceForAllLeases.)
 type streams struct {
 	alone   bool // each renewal is sent by itself: there is nothing to open, or to prove
+	most    int  // how many may be opened at once
 	senders int  // leases
 
 	to      string // where the client's requests go
@@ -181,7 +187,7 @@ func (k *streams) begin(w *wait, now time.Time) *stream {
 // mayOpen reports whether another stream may be opened.
 func (k *streams) mayOpen(now time.Time) bool {
 	k.count(now)
-	return k.alone || k.opening < mostOpenings && k.credit >= 1
+	return k.alone || k.opening < k.most && k.credit >= 1
 }
 
 // count brings the credit up to date.
@@ -211,7 +217,7 @@ func (k *streams) admit(now time.Time) {
 
 // next is how long after now one that waits may open a stream, if nothing happens before.
 func (k *streams) next(now time.Time) time.Duration {
-	if len(k.waits) == 0 || k.opening == mostOpenings {
+	if len(k.waits) == 0 || k.opening == k.most {
 		return never
 	}
 	k.count(now)

@@ -89,7 +89,7 @@ func TestWhichStreamARenewalGoesOn(t *testing.T) {
 		},
 	} {
 		t.Run(row.what, func(t *testing.T) {
-			k := streams{senders: 1}
+			k := streams{senders: 1, most: mostLogins}
 			var told []string
 			now := time.Unix(1e9, 0)
 			by := &Sender{period: 2 * time.Second}
@@ -211,7 +211,7 @@ func TestFewStreamsAreOpenedWhereAllFail(t *testing.T) {
 		synctest.Wait()
 		require.InDelta(t, mostFailures+seconds*failuresASecond, len(failed), 1)
 		require.Len(t, renewed, leases-len(failed))
-		require.LessOrEqual(t, len(b.opened), 4*mostOpenings)
+		require.LessOrEqual(t, len(b.opened), 4*mostLogins)
 		half, early := len(renewed)/2, 0
 		for range half {
 			if until[<-renewed].Before(began.Add(time.Hour + leases/2*time.Second)) {
@@ -228,7 +228,7 @@ func TestFewStreamsAreOpenedWhereAllFail(t *testing.T) {
 // Streams that hang hold up no others for long.
 func TestStreamsThatHangHoldUpNoOthers(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
-		for range mostOpenings {
+		for range mostLogins {
 			b.renew(false)
 		}
 		began := time.Now()
@@ -238,10 +238,24 @@ func TestStreamsThatHangHoldUpNoOthers(t *testing.T) {
 	})
 }
 
+// Without a login to pay, a stream is opened for each of the renewals that are under way at once.
+func TestStreamsThatHangHoldUpNobodyWhereNoneIsALogin(t *testing.T) {
+	inWorld(t, func(t *testing.T, b *world) {
+		b.client.streams.most = mostOpenings
+		for range 4 * mostLogins {
+			b.renew(false)
+		}
+		began := time.Now()
+		b.becomes(nil, true)
+		require.Equal(t, outcome{60, nil}, <-b.renew(false))
+		require.Equal(t, login+time.Millisecond, time.Since(began))
+	})
+}
+
 // A renewal that gets no stream in time was not sent.
 func TestARenewalThatGetsNoStreamWasNotSent(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
-		for range mostOpenings {
+		for range mostLogins {
 			b.renew(false)
 		}
 		began := time.Now()
@@ -252,6 +266,6 @@ func TestARenewalThatGetsNoStreamWasNotSent(t *testing.T) {
 		require.NotErrorIs(t, err, ErrStreamEnded)
 		require.Equal(t, openingTime/2, time.Since(began))
 		time.Sleep(openingTime)
-		require.Len(t, b.opened, mostOpenings, "nor is one opened for it later")
+		require.Len(t, b.opened, mostLogins, "nor is one opened for it later")
 	})
 }
