@@ -64,7 +64,7 @@ func TestWhichAdvisoriesAReleaseIsOpenTo(t *testing.T) {
 // SECURITY.md has the same advisories and the same fixes as the command.
 func TestTheAdvisoriesAreThoseOfThePage(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../SECURITY.md")
+	text, err := os.ReadFile("../../.github/SECURITY.md")
 	require.NoError(t, err)
 	page := string(text)
 	require.Contains(t, page, advised)

@@ -141,7 +141,7 @@ func TestThePureCoresArePure(t *testing.T) {
 // files of its own layer and of those below, which have higher numbers.
 func layers(t *testing.T, heading string) map[string]int {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "ARCHITECTURE.md"))
+	text, err := os.ReadFile(filepath.Join("..", "ARCHITECTURE.md"))
 	require.NoError(t, err)
 	_, after, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	require.True(t, found)
