@@ -81,6 +81,10 @@ func TestEachHoldIsToldToBeginAndToEndOnce(t *testing.T) {
 					require.True(t, strings.HasPrefix(got[0], "lost after 2s: "), "%v", got)
 					return
 				}
+				if name == "Close of the Session" { // one goroutine ends the holds, another the lease
+					require.ElementsMatch(t, row.want, got)
+					return
+				}
 				require.Equal(t, row.want, got)
 			})
 		})
