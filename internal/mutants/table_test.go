@@ -1058,7 +1058,9 @@ var mutants = []mutant{
 		name: "a view takes a key with another lease for its own",
 		why:  "The key has the create revision, and stands in line. But it goes with a lease that is not the holder's (rule 5).",
 		change: in("queue.Keys.observedLocked").before("_p.observedLocked(_...)",
-			"e.Lease = _p.Ticket.Lease"),
+			"e.Lease = _p.Ticket.Lease").
+			in("queue.view.ownKeyLocked").before("return ticket.Observation{Entry: _own, At: _own.Mod}",
+			"_own.Lease = p.Ticket.Lease"),
 		killers: []killer{inArea("watching", "TestALossIsToldByTheEvent")},
 	},
 	{
