@@ -1,0 +1,3 @@
+module go.etcd.io/etcd/cache/v3
+
+go 1.26.0
