@@ -168,11 +168,15 @@ func (c *Conn) Reached(revision int64) { c.Epoch().reach(revision) }
 
 // Ask asks once. The answer is linearizable.
 //
+// Do not go by what this Session knows: if it has heard little, an etcd that was set back looks to it
+// like the one from before, and it holds beside another Session of its client.
+// (TestASetBackShowsInWhatAnotherSessionHasHeard.)
+//
 // Do not let a write pass at a revision that was known: after a restore it may be that of another
 // write of before. (TestAWriteAtARevisionThatWasKnownShowsASetBack.)
 func (c *Conn) Ask(ctx context.Context, r Request) (Reading, error) {
 	epoch := c.Epoch()
-	sent := sending{time.Now(), epoch, epoch.revision.Load(), epoch.term.Load()}
+	sent := sending{time.Now(), epoch, epoch.reached.Load(), epoch.term.Load()}
 	read, err := c.send(ctx, r)
 	if read.wrote {
 		sent.revision++

@@ -64,6 +64,26 @@ func TestATermThatEtcdDoesNotKnowAnyMoreIsForgotten(t *testing.T) {
 	require.EqualValues(t, 4, epoch.term.Load())
 }
 
+// Two Sessions of a client. One has heard of a revision; the other has not, and is then answered by
+// an etcd that was set back below it.
+func TestASetBackShowsInWhatAnotherSessionHasHeard(t *testing.T) {
+	server := fake.NewServer()
+	client := server.Client("a")
+	a, told := conn(t, client)
+	b, _ := conn(t, client)
+	restore := server.Save()
+	for range 3 {
+		_, err := client.Put(t.Context(), "k", "v")
+		require.NoError(t, err)
+	}
+	_, err := b.Ask(t.Context(), Range("k"))
+	require.NoError(t, err)
+	restore(1)
+	_, err = a.Ask(t.Context(), Range("k"))
+	require.NoError(t, err)
+	require.Len(t, told.setBack, 1)
+}
+
 // An answer with an older revision than was known when its request was sent, or from another
 // cluster, ends the epoch, once. It belongs to the epoch that has ended.
 func TestAnAnswerFromBeforeItsRequestEndsTheEpoch(t *testing.T) {

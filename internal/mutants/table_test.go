@@ -773,6 +773,12 @@ var mutants = []mutant{
 		killers: []killer{inArea("outages", "TestAWriteAtARevisionThatWasKnownShowsASetBack")},
 	},
 	{
+		name:    "a Session knows only the revisions that it has heard itself",
+		why:     "It asks seldom, and another Session of its client often. An etcd that was set back then looks to it like the one from before (rule 26).",
+		change:  in("etcd.Conn.Ask").replace("epoch.reached.Load()", "epoch.Revision()"),
+		killers: []killer{core("etcd", "TestASetBackShowsInWhatAnotherSessionHasHeard")},
+	},
+	{
 		name:    "a call that was refused forgets for how long the holder may hold",
 		why:     "It has no place in line, and waits for nobody. But it may come again after a set-back, and the holder of before may hold for longer than a TTL of its own (rule 26).",
 		change:  in("claim.entered").replace("_o.place.KnowsLocked(_ahead)", "_o.place.Ahead = _ahead"),
