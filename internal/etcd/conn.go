@@ -37,6 +37,9 @@ type Listener interface {
 	// Limited says once that etcd takes few operations in one transaction.
 	Limited(most int)
 
+	// Uncombined says once that etcd takes no transactions in one, and why.
+	Uncombined(err error)
+
 	// Unreadable says once that the user may not read a key.
 	Unreadable(key string, err error)
 }
@@ -57,6 +60,7 @@ type Conn struct {
 	ctx      context.Context // of all goroutines
 	tasks    *guard.Group
 	stream   *stream      // of watches
+	combiner *combiner    // the client's
 	mu       *guard.Mutex // the Session's
 
 	present atomic.Pointer[Epoch] // changed under mu
@@ -90,6 +94,7 @@ func New(
 		ctx:      ctx,
 		tasks:    tasks,
 		stream:   streamOf(client),
+		combiner: combinerOf(client),
 		mu:       mu,
 	}
 	c.present.Store(c.history.epoch())
@@ -168,23 +173,41 @@ func (c *Conn) Reached(revision int64) { c.Epoch().reach(revision) }
 
 // Ask asks once. The answer is linearizable.
 //
-// Do not go by what this Session knows: if it has heard little, an etcd that was set back looks to it
-// like the one from before, and it holds beside another Session of its client.
-// (TestASetBackShowsInWhatAnotherSessionHasHeard.)
-//
 // Do not let a write pass at a revision that was known: after a restore it may be that of another
 // write of before. (TestAWriteAtARevisionThatWasKnownShowsASetBack.)
 func (c *Conn) Ask(ctx context.Context, r Request) (Reading, error) {
-	epoch := c.Epoch()
-	sent := sending{time.Now(), epoch, epoch.reached.Load(), epoch.term.Load()}
+	sent := c.sending()
 	read, err := c.send(ctx, r)
+	return c.judge(read, err, sent)
+}
+
+// sending is the sending of a request now.
+//
+// Do not go by what this Session knows: if it has heard little, an etcd that was set back looks to it
+// like the one from before, and it holds beside another Session of its client.
+// (TestASetBackShowsInWhatAnotherSessionHasHeard.)
+func (c *Conn) sending() sending {
+	epoch := c.Epoch()
+	return sending{time.Now(), epoch, epoch.reached.Load(), epoch.term.Load()}
+}
+
+// judge judges what was read, or the error, as the answer to a sending.
+func (c *Conn) judge(read Reading, err error, sent sending) (Reading, error) {
 	if read.wrote {
 		sent.revision++
 	}
 	if err == nil {
 		c.heardNow(read.Header, sent)
 	}
-	read.Epoch, read.sent = epoch, sent.at
+	read.Epoch, read.sent = sent.epoch, sent.at
+	return read, err
+}
+
+// askOnce is Ask of what may not be sent twice unnoticed.
+func (c *Conn) askOnce(ctx context.Context, r Request) (Reading, error) {
+	call := &callContext{Context: ctx}
+	read, err := c.Ask(call, r)
+	read.copies = call.asked.Load()
 	return read, err
 }
 
@@ -199,9 +222,14 @@ func (c *Conn) send(ctx context.Context, r Request) (Reading, error) {
 	if err != nil {
 		return Reading{}, err
 	}
-	read := Reading{Header: resp.Header, Holds: resp.Succeeded, empty: len(resp.Responses) == 0}
-	read.add(resp.Responses)
-	return read, nil
+	return reading(resp.Header, resp.Succeeded, resp.Responses), nil
+}
+
+// reading is what a transaction has answered.
+func reading(h *pb.ResponseHeader, succeeded bool, answers []*pb.ResponseOp) Reading {
+	read := Reading{Header: h, Holds: succeeded, empty: len(answers) == 0}
+	read.add(answers)
+	return read
 }
 
 // add adds the answers to the operations of a transaction, and to those of one nested in it.
@@ -344,13 +372,14 @@ func (c *Conn) ReadKeys(
 // repeat has Again in its place, which shows whether the first one was carried out.
 func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn) Outcome {
 	txn := func(ctx context.Context, again bool) (Reading, error) {
-		call, r := &callContext{Context: ctx}, Request{Txn: t}
-		if again && t.Else == nil {
+		r := Request{Txn: t}
+		if !again {
+			return c.combiner.ask(ctx, c, r)
+		}
+		if t.Else == nil {
 			r.Else = []clientv3.Op{t.Again()}
 		}
-		read, err := c.Ask(call, r)
-		read.copies = call.asked.Load()
-		return read, err
+		return c.askOnce(ctx, r)
 	}
 	epoch, began := c.Epoch(), time.Now()
 	read, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, txn)

@@ -20,6 +20,7 @@ type told struct {
 	limits     []int
 	unreadable []string
 	silent     int
+	uncombined int
 }
 
 func (l *told) SetBackLocked(ended, _ *Epoch) {
@@ -31,6 +32,8 @@ func (l *told) SetBackLocked(ended, _ *Epoch) {
 func (l *told) Unavailable(error, time.Duration) {}
 func (l *told) Limited(most int)                 { l.limits = append(l.limits, most) }
 func (l *told) Unreadable(key string, _ error)   { l.unreadable = append(l.unreadable, key) }
+
+func (l *told) Uncombined(error) { l.uncombined++ }
 
 func (l *told) StreamSilent() { l.silent++ }
 

@@ -64,6 +64,11 @@ func (l *listener) Limited(most int) {
 	(*Session)(l).log(slog.LevelWarn, "etcd takes few operations in one transaction", "most", most)
 }
 
+// Uncombined is as in etcd.Listener.
+func (l *listener) Uncombined(err error) {
+	(*Session)(l).log(slog.LevelWarn, "etcd takes each transaction alone", "error", err)
+}
+
 // Unreadable is as in etcd.Listener.
 func (l *listener) Unreadable(key string, err error) {
 	(*Session)(l).log(slog.LevelWarn, "a key cannot be looked at", "key", key, "error", err)

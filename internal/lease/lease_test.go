@@ -116,6 +116,7 @@ type deaf struct{}
 func (deaf) SetBackLocked(_, _ *etcd.Epoch)   {}
 func (deaf) Unavailable(error, time.Duration) {}
 func (deaf) Limited(int)                      {}
+func (deaf) Uncombined(error)                 {}
 func (deaf) Unreadable(string, error)         {}
 func (deaf) StreamSilent()                    {}
 

@@ -769,13 +769,13 @@ var mutants = []mutant{
 	{
 		name:    "a write at a revision that was known shows nothing",
 		why:     "No revision went back. But each write has a new one, so the etcd that answers has another history (rule 26).",
-		change:  in("etcd.Conn.Ask").drop("if _.wrote"),
+		change:  in("etcd.Conn.judge").drop("if _.wrote"),
 		killers: []killer{inArea("outages", "TestAWriteAtARevisionThatWasKnownShowsASetBack")},
 	},
 	{
 		name:    "a Session knows only the revisions that it has heard itself",
 		why:     "It asks seldom, and another Session of its client often. An etcd that was set back then looks to it like the one from before (rule 26).",
-		change:  in("etcd.Conn.Ask").replace("epoch.reached.Load()", "epoch.Revision()"),
+		change:  in("etcd.Conn.sending").replace("epoch.reached.Load()", "epoch.Revision()"),
 		killers: []killer{core("etcd", "TestASetBackShowsInWhatAnotherSessionHasHeard")},
 	},
 	{

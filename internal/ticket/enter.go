@@ -83,7 +83,7 @@ func (e *Entering) aheadOf(a Answer) line.Ahead {
 // in its way. If that fails, too, each goes on as Lock does.
 func (e *Entering) Txn(values ...string) Txn {
 	t := e.t
-	txn := Txn{If: []clientv3.Cmp{t.absent()}, own: t.Key}
+	txn := Txn{Name: t.Name, If: []clientv3.Cmp{t.absent()}, own: t.Key}
 	switch {
 	case e.crowd:
 		txn.Then = []clientv3.Op{e.readCrowd()}

@@ -57,6 +57,7 @@ func (r *Release) Txn(value string) Txn {
 	t := r.t
 	// A key that was put over, without the lease, no longer stands in line.
 	txn := Txn{
+		Name: t.Name,
 		If:   []clientv3.Cmp{t.Exists(), t.OnLease()},
 		Then: []clientv3.Op{clientv3.OpDelete(t.Key)},
 		own:  t.Key,
@@ -65,6 +66,7 @@ func (r *Release) Txn(value string) Txn {
 		txn.Then[0] = clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(r.moves)))
 	}
 	for _, o := range r.all[1:] {
+		txn.Name = ""
 		txn.If = append(txn.If, o.Exists(), o.OnLease())
 		txn.Then = append(txn.Then, clientv3.OpDelete(o.Key))
 	}

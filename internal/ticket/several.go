@@ -53,6 +53,7 @@ func (s Several) Txn(values ...string) (all Txn) {
 			all = txn
 			continue
 		}
+		all.Name = ""
 		all.If = append(all.If, txn.If...)
 		all.Then = append(all.Then, txn.Then...)
 		all.Else = append(all.Else, txn.Else...)

@@ -143,6 +143,7 @@ func (t *Ticket) put(value string) clientv3.Op {
 
 // A Txn is a transaction to be sent. etcd may carry out each one here any number of times.
 type Txn struct {
+	Name       string // of the one lock whose keys it changes, "" if they are several
 	If         []clientv3.Cmp
 	Then, Else []clientv3.Op
 
@@ -364,7 +365,7 @@ func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	if t.rev == 0 {
 		gone, there = there, gone // Exists compares with 0
 	}
-	txn := Txn{If: []clientv3.Cmp{t.Exists()}, Then: gone, Else: there}
+	txn := Txn{Name: t.Name, If: []clientv3.Cmp{t.Exists()}, Then: gone, Else: there}
 	txn.own, txn.count = t.Key, true // so that a copy has something to do
 	return txn
 }

@@ -101,6 +101,12 @@ func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
 	return d
 }
 
+// Usual is how long an answer may take without being late. It is at least first.
+func (c *Caller) Usual(first time.Duration) (d time.Duration) {
+	c.link.with(func(m *limiter, _ time.Time) { d = m.usual(first) })
+	return d
+}
+
 // Do is one of a call's attempts. It calls f. If no answer has come after first (or after
 // as long as answers take of late, if that is more), it calls f again, and says so, as far as the
 // link's credit goes, while the earlier call may still be answered. So a slow etcd is heard, and
@@ -264,7 +270,7 @@ func (a *flight) fails(ctx context.Context, err error) error {
 	if late && ctx.Err() == nil && !errors.Is(err, ErrUnreachable) {
 		err = ErrNoAnswer
 	}
-	answered, overloaded, absent := settles(err), Overloaded(err), Absent(err)
+	answered, overloaded, absent := Settles(err), Overloaded(err), Absent(err)
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	a.c.link.with(func(m *limiter, now time.Time) {
 		if answered {
@@ -301,17 +307,17 @@ type result[R any] struct {
 	sent time.Time // when the repeat was sent
 }
 
-// settles reports whether an answer with err ends an attempt.
-func settles(err error) bool {
+// Settles reports whether an answer with err ends an attempt.
+func Settles(err error) bool {
 	return err == nil || Refused(err) || Is(err, rpctypes.ErrLeaseNotFound)
 }
 
 // hear returns the first answer that settles the attempt: that to the first call of f, or to a
 // repeat. If none does it returns the last one.
 func (a *copies[R]) hear(r R, err error) (R, error) {
-	for heard := 0; !settles(err) && heard < a.sentSoFar(); heard++ {
+	for heard := 0; !Settles(err) && heard < a.sentSoFar(); heard++ {
 		answer := <-a.results // each ends with the context at the latest
-		switch won := settles(answer.err); {
+		switch won := Settles(answer.err); {
 		case won:
 			a.sent = answer.sent
 			a.cancel()
@@ -384,7 +390,7 @@ func (a *copies[R]) sendLocked(n int, several bool) bool {
 			sent := time.Now()
 			r, err := a.f(ctx, true)
 			a.results <- result[R]{r, err, sent}
-			if settles(err) {
+			if Settles(err) {
 				a.cancel()
 			}
 		})

@@ -1,0 +1,280 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+)
+
+const (
+	// fewUnderWay is how many transactions may be under way before others wait to be combined.
+	fewUnderWay = 2
+
+	// mostParts is how many transactions are combined at most. etcd allows 128 operations by
+	// default: the parts, and those of the largest part.
+	mostParts = 64
+
+	// stuckAfter is the least time after which a transaction without an answer holds up no other.
+	stuckAfter = 100 * time.Millisecond
+)
+
+// A combiner sends the transactions of a client's Sessions. While few are under way it sends each at
+// once, as it is. What comes meanwhile waits for the answer to one of these, and then goes as the
+// parts of one transaction: one request, one revision, one write to etcd's log. So a transaction has
+// as many parts as come in the time of an answer. Nothing waits for a timer, unless answers stay out.
+//
+// Invariant: the parts are of different locks. They get one revision, and the order of a line is
+// that of its keys' revisions. (Do not combine two of one lock: each would take the other for one
+// that came later. TestNoTwoPartsAreOfOneLock.)
+//
+// Invariant: a part is judged as if it had been sent alone. etcd makes all comparisons before it
+// writes anything, so no part sees another. Without an answer all parts are in doubt. What etcd has
+// refused was not carried out: each part is sent again alone, and only the guilty one fails.
+// (TestOnlyTheGuiltyPartFails.)
+//
+// Invariant: a combined transaction has a context of its own, which ends once nobody waits for its
+// answer. (Do not send it in that of a caller, whose deadline would end all parts.
+// TestAPartThatLeavesTakesNobodyAlong.)
+type combiner struct {
+	client *clientv3.Client
+
+	mu      sync.Mutex
+	most    int         // how many parts etcd takes, as far as is known; 1 if it takes no parts
+	round   int         // transactions of earlier rounds are stuck
+	under   int         // how many of this round are under way
+	waiting *combined   // what comes next, nil if nothing waits
+	late    *time.Timer // ends the round, if no answer comes while something waits
+}
+
+// combiners are those of all clients that have a Session.
+var combiners attempt.Shared[combiner]
+
+// combinerOf returns the combiner of a client. That of a user combines nothing: etcd has let nested
+// transactions past its permissions, and the refusal of one would be one of all.
+func combinerOf(client *clientv3.Client) *combiner {
+	return attempt.SharedBy(&combiners, client, func() *combiner {
+		b := &combiner{client: client, most: mostParts, round: 1}
+		b.late = time.AfterFunc(stuckAfter, b.stuck)
+		b.late.Stop()
+		if client.Username != "" {
+			b.most = 1
+		}
+		return b
+	})
+}
+
+// A combined is a transaction of several parts.
+type combined struct {
+	ctx   context.Context
+	end   context.CancelFunc
+	done  chan struct{} // closed once the parts are answered, or refused
+	round int           // in which it counts
+
+	parts []*part // guarded by combiner.mu until it is sent
+
+	// Set before done is closed.
+	refused bool // each part is to be sent alone
+	copies  bool // it may have been sent more than once
+
+	// Guarded by combiner.mu.
+	waits  int  // how many parts are waited for, or are yet to be sent alone
+	guilty bool // a part was refused alone, too, or was not sent alone
+}
+
+// A part is a transaction that is combined with others.
+type part struct {
+	conn *Conn
+	r    Request
+	of   *combined
+
+	// Set before of.done is closed.
+	sent sending
+	read Reading
+	err  error
+}
+
+// ask sends a Request of a Conn once, as Conn.askOnce does.
+func (b *combiner) ask(ctx context.Context, c *Conn, r Request) (Reading, error) {
+	p, round := b.join(ctx, c, r)
+	if p == nil {
+		if round != 0 {
+			defer b.over(round)
+		}
+		return c.askOnce(ctx, r)
+	}
+	select {
+	case <-p.of.done:
+	case <-ctx.Done():
+		b.leave(p)
+		return Reading{}, ctx.Err()
+	}
+	if !p.of.refused {
+		return c.judge(p.read, p.err, p.sent)
+	}
+	read, err := c.askOnce(ctx, r)
+	read.copies = read.copies || p.of.copies
+	b.sentAlone(p, err)
+	return read, err
+}
+
+// join makes r a part of what is sent next. It returns nil if r is to be sent at once, and the round
+// in which that counts, 0 if it does not.
+func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, round int) {
+	_, marked := metadata.FromOutgoingContext(ctx) // which is about this request alone
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	next := b.waiting
+	same := func(p *part) bool { return p.r.Name == r.Name }
+	switch {
+	case b.most == 1 || r.Name == "" || marked:
+		return nil, 0
+	case next == nil && b.under < fewUnderWay:
+		b.under++
+		return nil, b.round
+	case next == nil:
+		next = &combined{done: make(chan struct{})}
+		next.ctx, next.end = context.WithCancel(context.Background())
+		b.waiting = next
+		b.late.Reset(c.Usual(stuckAfter))
+	case slices.ContainsFunc(next.parts, same):
+		return nil, 0
+	}
+	p = &part{conn: c, r: r, of: next}
+	next.parts = append(next.parts, p)
+	next.waits++
+	if len(next.parts) >= b.most {
+		b.sendLocked()
+	}
+	return p, 0
+}
+
+// leave ends the wait of a part's caller.
+func (b *combiner) leave(p *part) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	of := p.of
+	of.waits--
+	of.guilty = true
+	if of == b.waiting {
+		of.parts = slices.DeleteFunc(of.parts, func(o *part) bool { return o == p })
+	}
+	if of.waits > 0 {
+		return
+	}
+	of.end()
+	if of == b.waiting {
+		b.waiting = nil
+		b.late.Stop()
+	}
+}
+
+// over counts what was sent in a round as answered.
+func (b *combiner) over(round int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if round == b.round {
+		b.under--
+		if b.waiting != nil && b.under < fewUnderWay {
+			b.sendLocked()
+		}
+	}
+}
+
+// stuck ends a round: no answer comes.
+func (b *combiner) stuck() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.round++
+	b.under = 0
+	if b.waiting != nil {
+		b.sendLocked()
+	}
+}
+
+// sendLocked sends what waits.
+func (b *combiner) sendLocked() {
+	of := b.waiting
+	of.round = b.round
+	b.waiting = nil
+	b.under++
+	b.late.Stop()
+	go b.send(of)
+}
+
+// send sends a combined transaction, and tells its parts what etcd has answered.
+func (b *combiner) send(of *combined) {
+	defer of.end()
+	defer close(of.done)
+	defer b.over(of.round)
+	call := &callContext{Context: of.ctx}
+	for _, p := range of.parts {
+		p.sent = p.conn.sending()
+	}
+	if len(of.parts) == 1 {
+		p := of.parts[0]
+		p.read, p.err = p.conn.send(call, p.r)
+		p.read.copies = call.asked.Load()
+		return
+	}
+	ops := make([]clientv3.Op, len(of.parts))
+	for i, p := range of.parts {
+		ops[i] = clientv3.OpTxn(p.r.If, p.r.Then, p.r.Else)
+	}
+	resp, err := b.client.Txn(call).Then(ops...).Commit()
+	of.copies = call.asked.Load()
+	if err == nil && len(resp.Responses) != len(ops) {
+		err = errors.New("etcd has answered another transaction")
+	}
+	if of.refused = err != nil && attempt.Settles(err); of.refused {
+		b.refuse(of, err)
+	}
+	var whole Reading
+	if err == nil {
+		whole.add(resp.Responses)
+	}
+	for i, p := range of.parts {
+		p.err = err
+		if err == nil {
+			answer := resp.Responses[i].GetResponseTxn()
+			p.read = reading(resp.Header, answer.GetSucceeded(), answer.GetResponses())
+			p.read.wrote = whole.wrote
+		}
+		p.read.copies = of.copies
+	}
+}
+
+// refuse notes that etcd has refused a combined transaction.
+func (b *combiner) refuse(of *combined, err error) {
+	if !attempt.Is(err, rpctypes.ErrTooManyOps) {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	of.guilty = true // the number is
+	b.most = min(b.most, max(len(of.parts)/2, 1))
+}
+
+// sentAlone notes what has become of a part that was sent alone, because etcd has refused all. If it
+// takes each part alone, it takes no parts.
+func (b *combiner) sentAlone(p *part, err error) {
+	b.mu.Lock()
+	of := p.of
+	of.waits--
+	of.guilty = of.guilty || err != nil
+	off := of.waits == 0 && !of.guilty && b.most > 1
+	if off {
+		b.most = 1
+	}
+	b.mu.Unlock()
+	if off {
+		p.conn.listener.Uncombined(p.err)
+	}
+}
