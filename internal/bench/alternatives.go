@@ -98,7 +98,7 @@ var alternatives = []alternative{
 		kinds: except(names), most: 64},
 	{name: "concurrency.Mutex behind a local lock", system: onEtcd, open: openLocalFirst,
 		kinds: []kind{crowd, relock}},
-	{name: floor, system: onEtcd, open: openRaw, kinds: []kind{uncontended, handover, crowd},
+	{name: floor, system: onEtcd, open: openRaw, kinds: []kind{uncontended, handover, crowd, each},
 		most: 64},
 
 	// Nothing renews a lock of redsync or a lease row, so neither holds names for long.
@@ -131,7 +131,7 @@ func (a alternative) fits(c benchCase) bool {
 		(!c.etcd || a.system == onEtcd)
 }
 
-var all = []kind{uncontended, handover, crowd, trylock, names, relock, turns, crash}
+var all = []kind{uncontended, handover, crowd, each, trylock, names, relock, turns, crash}
 
 func except(without ...kind) (kinds []kind) {
 	for _, k := range all {

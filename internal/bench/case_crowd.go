@@ -39,6 +39,33 @@ func startCrowd(n, parties int, ttl time.Duration) func(context.Context, *arena)
 	}
 }
 
+// startEach measures holds when each of n goroutines of one process goes through a critical section of
+// its own, again and again.
+func startEach(n int) func(context.Context, *arena) (*event, error) {
+	return func(_ context.Context, a *arena) (*event, error) {
+		goroutines := runtime.NumGoroutine()
+		piece := func(ctx context.Context) (measure, error) {
+			opened, end, err := a.parties(ctx, 1, ttl)
+			if err != nil {
+				return measure{}, err
+			}
+			defer end()
+			s := make([]*section, n)
+			for i := range s {
+				own, err := a.sections(ctx, opened, 1)
+				if err != nil {
+					return measure{}, err
+				}
+				s[i] = own[0]
+			}
+			m, err := a.watchCrowd(ctx, s, 1)
+			m.goroutines -= goroutines
+			return m, err
+		}
+		return &event{piece, func() {}}, nil
+	}
+}
+
 // times are how long a crowd of n may settle, and how long it is then measured, in slices.
 // Thousands of leases take concurrency.Mutex half a minute, and once around a line of
 // thousands takes seconds.

@@ -21,6 +21,7 @@ const (
 	relock      kind = "relock"
 	turns       kind = "turns"
 	crash       kind = "crash"
+	each        kind = "each"
 
 	// Of the locks that are not a mutex.
 	readers     kind = "readers" // of read/write locks, without a writer
@@ -115,6 +116,10 @@ var cases = []benchCase{
 	handoverCase("handover-30ms", 30*time.Millisecond, 0),
 	handoverCase("handover-150ms", 150*time.Millisecond, 0),
 	handoverCase("handover-5ms-busy", 5*time.Millisecond, 200),
+	eachCase(1),
+	eachCase(8),
+	eachCase(64),
+	eachCase(1000),
 	crowdCase(2),
 	crowdCase(8),
 	crowdCase(64),
@@ -202,6 +207,15 @@ func handoverCase(name string, hold time.Duration, puts int) benchCase {
 	}
 	return benchCase{name: name, kind: handover, n: 2, etcd: puts > 0, title: title,
 		start: startHandover(hold, puts)}
+}
+
+// eachCase is of one process that locks many names, each for itself.
+func eachCase(n int) benchCase {
+	return benchCase{
+		name: fmt.Sprintf("each-%d", n), kind: each, n: n, rate: true, whole: true,
+		title: fmt.Sprintf("%d goroutines of one process, a name each, empty critical section", n),
+		start: startEach(n),
+	}
 }
 
 func crowdCase(n int) benchCase {
@@ -375,11 +389,14 @@ func (a *arena) sections(ctx context.Context, parties []party, n int) ([]*sectio
 	})
 }
 
-// verdict returns what the witness of sections says about all that they did.
-func verdict(sections ...*section) string {
-	holds := 0
+// verdict returns what the witnesses of sections say about all that they did.
+func verdict(sections ...*section) (broken string) {
+	holds := make(map[*witness]int)
 	for _, s := range sections {
-		holds += s.holds
+		holds[s.witness] += s.holds
 	}
-	return sections[0].witness.verdict(holds)
+	for w, n := range holds {
+		broken = cmp.Or(broken, w.verdict(n))
+	}
+	return broken
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net"
+	"os"
 	"path"
 	"runtime"
 	"sync/atomic"
@@ -22,6 +23,7 @@ type counts struct {
 	Bytes     int64 // in both directions, on the connections of any system
 	Allocs    int64 // of this process
 	ServerCPU time.Duration
+	ClientCPU time.Duration // of this process
 }
 
 func (c counts) minus(o counts) counts {
@@ -35,6 +37,7 @@ func (c counts) minus(o counts) counts {
 		Bytes:     c.Bytes - o.Bytes,
 		Allocs:    c.Allocs - o.Allocs,
 		ServerCPU: c.ServerCPU - o.ServerCPU,
+		ClientCPU: c.ClientCPU - o.ClientCPU,
 	}
 }
 
@@ -62,11 +65,20 @@ func (a *arena) spentButEtcd(f func() error) (counts, error) {
 	if err != nil {
 		return counts{}, err
 	}
+	ownCPU, err := cpuTime([]int{os.Getpid()})
+	if err != nil {
+		return counts{}, err
+	}
 	own := a.look()
 	if err := f(); err != nil {
 		return counts{}, err
 	}
 	c := a.look().minus(own)
+	ownCPUAfter, err := cpuTime([]int{os.Getpid()})
+	if err != nil {
+		return counts{}, err
+	}
+	c.ClientCPU = ownCPUAfter - ownCPU
 	cpuAfter, err := cpuTime(a.system.pids())
 	c.ServerCPU = cpuAfter - cpu
 	return c, err

@@ -146,6 +146,12 @@ var figures = []struct {
 		}
 		return number(r.per(int64(r.spent.ServerCPU)) / 1e9)
 	}},
+	{"client CPU", func(c benchCase, r row) figure {
+		if c.kind.crashes() {
+			return nil
+		}
+		return number(r.per(int64(r.spent.ClientCPU)) / 1e9)
+	}},
 	{"goroutines", func(c benchCase, r row) figure {
 		if !slices.Contains([]kind{crowd, names, idle, fleet}, c.kind) {
 			return nil

@@ -22,14 +22,17 @@ const (
 	// default: the parts, and those of the largest part.
 	mostParts = 64
 
-	// stuckAfter is the least time after which a transaction without an answer holds up no other.
-	stuckAfter = 100 * time.Millisecond
+	// longestWait is how long a transaction waits for others to be answered. It is above the time of
+	// an answer where etcd is near, so that those of a busy client go together, and far below it where
+	// etcd is far away: there many are under way at once, and waiting for one would cost half a trip.
+	longestWait = 2 * time.Millisecond
 )
 
 // A combiner sends the transactions of a client's Sessions. While few are under way it sends each at
-// once, as it is. What comes meanwhile waits for the answer to one of these, and then goes as the
-// parts of one transaction: one request, one revision, one write to etcd's log. So a transaction has
-// as many parts as come in the time of an answer. Nothing waits for a timer, unless answers stay out.
+// once, as it is. What comes meanwhile waits for the answer to one of these, though not for long, and
+// then goes as the parts of one transaction: one request, one revision, one write to etcd's log. So a
+// transaction has as many parts as come in the time of an answer, and each part waits for a part of
+// that time.
 //
 // Invariant: the parts are of different locks. They get one revision, and the order of a line is
 // that of its keys' revisions. (Do not combine two of one lock: each would take the other for one
@@ -48,10 +51,9 @@ type combiner struct {
 
 	mu      sync.Mutex
 	most    int         // how many parts etcd takes, as far as is known; 1 if it takes no parts
-	round   int         // transactions of earlier rounds are stuck
-	under   int         // how many of this round are under way
+	under   int         // how many transactions are under way
 	waiting *combined   // what comes next, nil if nothing waits
-	late    *time.Timer // ends the round, if no answer comes while something waits
+	late    *time.Timer // sends it, if no answer does
 }
 
 // combiners are those of all clients that have a Session.
@@ -61,8 +63,8 @@ var combiners attempt.Shared[combiner]
 // transactions past its permissions, and the refusal of one would be one of all.
 func combinerOf(client *clientv3.Client) *combiner {
 	return attempt.SharedBy(&combiners, client, func() *combiner {
-		b := &combiner{client: client, most: mostParts, round: 1}
-		b.late = time.AfterFunc(stuckAfter, b.stuck)
+		b := &combiner{client: client, most: mostParts}
+		b.late = time.AfterFunc(longestWait, b.send)
 		b.late.Stop()
 		if client.Username != "" {
 			b.most = 1
@@ -73,10 +75,9 @@ func combinerOf(client *clientv3.Client) *combiner {
 
 // A combined is a transaction of several parts.
 type combined struct {
-	ctx   context.Context
-	end   context.CancelFunc
-	done  chan struct{} // closed once the parts are answered, or refused
-	round int           // in which it counts
+	ctx  context.Context
+	end  context.CancelFunc
+	done chan struct{} // closed once the parts are answered, or refused
 
 	parts []*part // guarded by combiner.mu until it is sent
 
@@ -103,10 +104,10 @@ type part struct {
 
 // ask sends a Request of a Conn once, as Conn.askOnce does.
 func (b *combiner) ask(ctx context.Context, c *Conn, r Request) (Reading, error) {
-	p, round := b.join(ctx, c, r)
+	p, counts := b.join(ctx, c, r)
 	if p == nil {
-		if round != 0 {
-			defer b.over(round)
+		if counts {
+			defer b.over()
 		}
 		return c.askOnce(ctx, r)
 	}
@@ -125,9 +126,9 @@ func (b *combiner) ask(ctx context.Context, c *Conn, r Request) (Reading, error)
 	return read, err
 }
 
-// join makes r a part of what is sent next. It returns nil if r is to be sent at once, and the round
-// in which that counts, 0 if it does not.
-func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, round int) {
+// join makes r a part of what is sent next. It returns nil if r is to be sent at once, and whether
+// that counts as under way.
+func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, counts bool) {
 	_, marked := metadata.FromOutgoingContext(ctx) // which is about this request alone
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,17 +136,17 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, round
 	same := func(p *part) bool { return p.r.Name == r.Name }
 	switch {
 	case b.most == 1 || r.Name == "" || marked:
-		return nil, 0
+		return nil, false
 	case next == nil && b.under < fewUnderWay:
 		b.under++
-		return nil, b.round
+		return nil, true
 	case next == nil:
 		next = &combined{done: make(chan struct{})}
 		next.ctx, next.end = context.WithCancel(context.Background())
 		b.waiting = next
-		b.late.Reset(c.Usual(stuckAfter))
+		b.late.Reset(longestWait)
 	case slices.ContainsFunc(next.parts, same):
-		return nil, 0
+		return nil, false
 	}
 	p = &part{conn: c, r: r, of: next}
 	next.parts = append(next.parts, p)
@@ -153,7 +154,7 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, round
 	if len(next.parts) >= b.most {
 		b.sendLocked()
 	}
-	return p, 0
+	return p, false
 }
 
 // leave ends the wait of a part's caller.
@@ -176,44 +177,37 @@ func (b *combiner) leave(p *part) {
 	}
 }
 
-// over counts what was sent in a round as answered.
-func (b *combiner) over(round int) {
+// over counts a transaction as answered.
+func (b *combiner) over() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if round == b.round {
-		b.under--
-		if b.waiting != nil && b.under < fewUnderWay {
-			b.sendLocked()
-		}
-	}
-}
-
-// stuck ends a round: no answer comes.
-func (b *combiner) stuck() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.round++
-	b.under = 0
-	if b.waiting != nil {
+	if b.under--; b.under < fewUnderWay {
 		b.sendLocked()
 	}
 }
 
-// sendLocked sends what waits.
-func (b *combiner) sendLocked() {
-	of := b.waiting
-	of.round = b.round
-	b.waiting = nil
-	b.under++
-	b.late.Stop()
-	go b.send(of)
+// send sends what waits.
+func (b *combiner) send() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sendLocked()
 }
 
-// send sends a combined transaction, and tells its parts what etcd has answered.
-func (b *combiner) send(of *combined) {
+func (b *combiner) sendLocked() {
+	if b.waiting == nil {
+		return
+	}
+	b.late.Stop()
+	b.under++
+	go b.carry(b.waiting)
+	b.waiting = nil
+}
+
+// carry sends a combined transaction, and tells its parts what etcd has answered.
+func (b *combiner) carry(of *combined) {
 	defer of.end()
 	defer close(of.done)
-	defer b.over(of.round)
+	defer b.over()
 	call := &callContext{Context: of.ctx}
 	for _, p := range of.parts {
 		p.sent = p.conn.sending()

@@ -47,6 +47,7 @@ type Call struct {
 	Puts    []string         // keys, in the Then of a Txn
 	Deletes []string         // keys, in the Then of a Txn
 	Gets    []string         // keys, in the Then of a Txn, or where a Range begins
+	Nested  int              // transactions, in the Then of a Txn
 }
 
 // An Effect says what becomes of a Call. The zero Effect lets it pass.

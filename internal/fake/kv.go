@@ -81,7 +81,17 @@ func (k *kvClient) Txn(
 	ctx context.Context, in *pb.TxnRequest, _ ...grpc.CallOption,
 ) (*pb.TxnResponse, error) {
 	c := Call{Method: Txn}
-	for _, op := range in.Success {
+	c.add(in.Success)
+	return send(ctx, k.port, c, func() (*pb.TxnResponse, error) { return k.s.txn(in) })
+}
+
+// add adds what the Then of a transaction does, and those of the transactions nested in it.
+func (c *Call) add(then []*pb.RequestOp) {
+	for _, op := range then {
+		if nested := op.GetRequestTxn(); nested != nil {
+			c.Nested++
+			c.add(nested.Success)
+		}
 		if put := op.GetRequestPut(); put != nil {
 			c.Puts = append(c.Puts, string(put.Key))
 		}
@@ -92,7 +102,6 @@ func (k *kvClient) Txn(
 			c.Gets = append(c.Gets, string(get.Key))
 		}
 	}
-	return send(ctx, k.port, c, func() (*pb.TxnResponse, error) { return k.s.txn(in) })
 }
 
 func (k *kvClient) Range(

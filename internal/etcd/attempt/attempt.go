@@ -101,12 +101,6 @@ func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
 	return d
 }
 
-// Usual is how long an answer may take without being late. It is at least first.
-func (c *Caller) Usual(first time.Duration) (d time.Duration) {
-	c.link.with(func(m *limiter, _ time.Time) { d = m.usual(first) })
-	return d
-}
-
 // Do is one of a call's attempts. It calls f. If no answer has come after first (or after
 // as long as answers take of late, if that is more), it calls f again, and says so, as far as the
 // link's credit goes, while the earlier call may still be answered. So a slow etcd is heard, and

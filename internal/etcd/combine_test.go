@@ -1,0 +1,400 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
+)
+
+// A rush is many transactions at once, each of which puts the key of another lock. An answer takes a
+// millisecond.
+type rush struct {
+	*fake.Server
+	*Conn
+	told    *told
+	running sync.WaitGroup
+	done    []Outcome
+	lease   func(i int) clientv3.LeaseID
+	ctx     func(i int) context.Context
+	name    func(i int) string
+}
+
+func newRush(t *testing.T) *rush {
+	r := &rush{Server: fake.NewServer()}
+	r.Delay("a", time.Millisecond)
+	r.Conn, r.told = conn(t, r.Client("a"))
+	r.lease = func(int) clientv3.LeaseID { return 0 }
+	r.ctx = func(int) context.Context { return t.Context() }
+	r.name = func(i int) string { return fmt.Sprint("lock", i) }
+	return r
+}
+
+// puts is the i-th transaction: it puts a key if that is absent.
+func (r *rush) puts(i int) ticket.Txn {
+	key := line.Prefix(r.name(i)) + fmt.Sprint(i)
+	return ticket.Txn{
+		Name: r.name(i),
+		If:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
+		Then: []clientv3.Op{clientv3.OpGet("other"), clientv3.OpPut(key, "", clientv3.WithLease(r.lease(i)))},
+		Else: []clientv3.Op{clientv3.OpGet(key)},
+	}
+}
+
+// begin begins transactions up to n. The ones before have begun before.
+func (r *rush) begin(n int) {
+	for i := len(r.done); i < n; i++ {
+		r.done = append(r.done, Outcome{})
+	}
+	for i := range n {
+		if r.done[i].Epoch != nil || r.done[i].Prompt {
+			continue
+		}
+		r.done[i].Prompt = true // it has begun
+		r.running.Go(func() {
+			r.done[i] = r.Commit(r.ctx(i), &attempt.Backoff{Policy: attempt.Urgent}, r.puts(i))
+		})
+		synctest.Wait()
+	}
+}
+
+// nested is how many transactions each request so far has carried.
+func (r *rush) nested() (n []int) {
+	for _, c := range r.Calls(fake.Txn) {
+		n = append(n, c.Nested)
+	}
+	return n
+}
+
+func TestTransactionsThatMeetGoAsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		r.begin(2 + mostParts/2)
+		require.Equal(t, []int{0, 0}, r.nested(), "few go at once, as they are")
+		began := time.Now()
+		r.running.Wait()
+		require.Equal(t, []int{0, 0, mostParts / 2}, r.nested(), "the others with the next answer")
+		require.Equal(t, 2*time.Millisecond, time.Since(began))
+		require.EqualValues(t, 1+3, r.Rev(), "each request has one revision")
+		for i, done := range r.done {
+			require.NoError(t, done.Err)
+			require.True(t, done.Answer.Succeeded && done.Prompt && !done.Answer.Copies && !done.Answer.Empty, i)
+			require.Equal(t, ticket.Answered, done.Answer.Outcome)
+			require.EqualValues(t, min(i, 2)+2, done.Answer.Revision)
+			require.Len(t, done.Answer.Read, 1, "of its own branch")
+		}
+		require.Equal(t, []int{0, 0, 0}, []int{r.combiner.under, len(r.told.limits), r.told.uncombined})
+	})
+}
+
+// Each part has its own comparisons, and the ranges of its own branch.
+func TestAPartIsJudgedByItsOwnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		key := func(i int) string { return line.Prefix(r.name(i)) + fmt.Sprint(i) }
+		for _, i := range []int{3, 5} {
+			require.NoError(t, r.PutKey(key(i), 0))
+		}
+		r.begin(8)
+		r.running.Wait()
+		require.Equal(t, []int{0, 0, 6}, r.nested())
+		for i, done := range r.done {
+			there := i == 3 || i == 5
+			require.Equal(t, !there, done.Answer.Succeeded, i)
+			require.Len(t, done.Answer.Read, 1)
+			if there {
+				require.Equal(t, key(i), string(done.Answer.Read[0].Kvs[0].Key))
+			} else {
+				require.Empty(t, done.Answer.Read[0].Kvs)
+			}
+		}
+	})
+}
+
+// A combined transaction that is full waits for nothing, and what waits for an answer that stays out
+// does not wait for long.
+func TestNothingWaitsForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		r.Delay("a", time.Second)
+		r.begin(2 + mostParts)
+		require.Equal(t, []int{0, 0, mostParts}, r.nested())
+		r.begin(2 + mostParts + 2)
+		time.Sleep(longestWait - 1)
+		require.Len(t, r.nested(), 3)
+		time.Sleep(1)
+		synctest.Wait()
+		require.Equal(t, []int{0, 0, mostParts, 2}, r.nested())
+		r.running.Wait()
+		require.Zero(t, r.combiner.under)
+	})
+}
+
+// One that meets another of its own lock goes alone, and so does one of several locks, and one with
+// metadata of its own.
+func TestNoTwoPartsAreOfOneLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		r.name = func(i int) string { return [...]string{"a", "b", "c", "c", "", "e", "f"}[i] }
+		r.ctx = func(i int) context.Context {
+			if i == 5 {
+				return metadata.AppendToOutgoingContext(t.Context(), "k", "v")
+			}
+			return t.Context()
+		}
+		r.begin(7)
+		require.Equal(t, []int{0, 0, 0, 0, 0}, r.nested())
+		r.running.Wait()
+		require.Equal(t, []int{0, 0, 0, 0, 0, 2}, r.nested())
+		first, second := r.done[2].Answer.Revision, r.done[3].Answer.Revision
+		require.NotEqual(t, first, second, "each has its own place in the order of the line")
+	})
+}
+
+// The transactions of a user are never combined.
+func TestTheTransactionsOfAUserGoAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewServer().Client("a")
+		client.Username = "u"
+		require.Equal(t, 1, combinerOf(client).most)
+	})
+}
+
+func TestOnlyTheGuiltyPartFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		r.lease = func(i int) clientv3.LeaseID {
+			if i == 4 {
+				return 77 // etcd does not know it
+			}
+			return 0
+		}
+		r.begin(8)
+		r.running.Wait()
+		require.Equal(t, []int{0, 0, 6, 0, 0, 0, 0, 0, 0}, r.nested(), "refused whole, then each alone")
+		for i, done := range r.done {
+			if i == 4 {
+				require.ErrorIs(t, done.Err, rpctypes.ErrLeaseNotFound)
+				require.Equal(t, ticket.NotApplied, done.Answer.Outcome)
+			} else {
+				require.NoError(t, done.Err)
+				require.True(t, done.Answer.Succeeded && !done.Answer.Copies)
+			}
+		}
+		require.Equal(t, []int{mostParts, 0}, []int{r.combiner.most, r.told.uncombined}, "it still combines")
+	})
+}
+
+// An etcd, or what stands before it, takes no nested transactions.
+func TestAnEtcdThatTakesNoPartsIsTriedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		r.Intercept(func(c fake.Call) (e fake.Effect) {
+			if c.Nested > 0 {
+				e.Before = status.Error(codes.InvalidArgument, "no nested transactions")
+			}
+			return e
+		})
+		r.begin(6)
+		r.running.Wait()
+		require.Equal(t, []int{0, 0, 4, 0, 0, 0, 0}, r.nested())
+		require.Equal(t, []int{1, 1}, []int{r.combiner.most, r.told.uncombined})
+		r.begin(12)
+		r.running.Wait()
+		require.Len(t, r.nested(), 13, "each alone")
+		for _, done := range r.done {
+			require.NoError(t, done.Err)
+		}
+	})
+}
+
+// etcd takes few operations in one transaction.
+func TestAnEtcdThatTakesFewPartsGetsFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		r.MaxTxnOps(6)
+		r.begin(2 + 10)
+		r.running.Wait()
+		require.Equal(t, 5, r.combiner.most)
+		r.begin(12 + 2 + 10)
+		r.running.Wait()
+		require.Equal(t, 2, r.combiner.most, "with the operations of a part")
+		r.begin(24 + 2 + 4)
+		r.running.Wait()
+		n := r.nested()
+		require.Equal(t, []int{0, 0, 2, 2}, n[len(n)-4:])
+		require.Zero(t, r.told.uncombined)
+		for _, done := range r.done {
+			require.NoError(t, done.Err)
+		}
+	})
+}
+
+func TestAPartThatLeavesTakesNobodyAlong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		impatient, leave := context.WithCancel(t.Context())
+		r.ctx = func(i int) context.Context {
+			if i == 3 || i == 4 {
+				return impatient
+			}
+			return t.Context()
+		}
+		waiting, cancel := context.WithCancel(t.Context())
+		r.begin(5)
+		time.Sleep(time.Millisecond) // the two that went at once are answered
+		synctest.Wait()
+		require.Equal(t, []int{0, 0, 3}, r.nested())
+		leave()
+		synctest.Wait()
+		for _, i := range []int{3, 4} {
+			require.ErrorIs(t, r.done[i].Err, context.Canceled)
+			require.Equal(t, ticket.Unknown, r.done[i].Answer.Outcome, "it may yet be carried out")
+		}
+		r.running.Wait()
+		require.NoError(t, r.done[2].Err)
+
+		// Nobody waits any more.
+		r.ctx = func(int) context.Context { return waiting }
+		r.Intercept(func(fake.Call) fake.Effect { return fake.Effect{DropReply: true} })
+		r.begin(5 + 2 + 3)
+		time.Sleep(longestWait)
+		synctest.Wait()
+		cancel()
+		r.running.Wait()
+		synctest.Wait()
+		require.Zero(t, r.combiner.under, "the request has ended, too")
+	})
+}
+
+// A part whose caller leaves before it was sent is not sent.
+func TestAPartThatLeavesInTimeIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		impatient, leave := context.WithCancel(t.Context())
+		r.ctx = func(i int) context.Context {
+			if i >= 3 {
+				return impatient
+			}
+			return t.Context()
+		}
+		r.begin(5)
+		leave()
+		r.running.Wait()
+		require.Equal(t, []int{0, 0, 0}, r.nested())
+		require.Zero(t, len(r.Keys(line.Prefix(r.name(3))))+len(r.Keys(line.Prefix(r.name(4)))))
+
+		// All have left.
+		r.ctx = func(i int) context.Context {
+			if i >= 7 {
+				return impatient
+			}
+			return t.Context()
+		}
+		r.begin(9)
+		r.running.Wait()
+		require.Len(t, r.nested(), 5)
+		require.Nil(t, r.combiner.waiting)
+	})
+}
+
+// A combined transaction whose answer is lost leaves each part in doubt, and each is repeated for
+// itself.
+func TestALostAnswerLeavesAllPartsInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		r.Intercept(func(c fake.Call) (e fake.Effect) {
+			if c.Nested > 0 {
+				e.After = fake.Unavailable
+			}
+			return e
+		})
+		r.begin(6)
+		r.running.Wait()
+		for i, done := range r.done {
+			require.Equal(t, i >= 2, done.Err != nil)
+			require.Equal(t, i >= 2, done.Answer.Outcome == ticket.Unknown)
+		}
+		require.EqualValues(t, 1+3, r.Rev(), "they were carried out")
+	})
+}
+
+// clientv3 repeats a request after an answer of DeadlineExceeded by itself. Each part then may have
+// been carried out twice, also if it was sent alone in the end.
+func TestARepeatedCombinationMakesCopiesOfAllParts(t *testing.T) {
+	for name, then := range map[string]error{"answered": nil, "refused": rpctypes.ErrGRPCLeaseNotFound} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRush(t)
+				combined := 0
+				r.Intercept(func(c fake.Call) (e fake.Effect) {
+					if c.Nested == 0 {
+						return e
+					}
+					if combined++; combined == 1 {
+						e.Before = status.Error(codes.DeadlineExceeded, "")
+					} else {
+						e.Before = then
+					}
+					return e
+				})
+				r.begin(6)
+				r.running.Wait()
+				for i, done := range r.done {
+					require.NoError(t, done.Err)
+					require.Equal(t, i >= 2, done.Answer.Copies, i)
+				}
+			})
+		})
+	}
+}
+
+// A set-back shows in the answer to a part, too: one that was sent when more was known.
+func TestACombinedAnswerFromBeforeItsRequestEndsTheEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		r.begin(2 + 3)
+		restore := r.Save()
+		r.running.Wait()
+		require.Empty(t, r.told.setBack)
+		restore(1)
+		r.begin(5 + 2 + 3)
+		r.running.Wait()
+		require.Len(t, r.told.setBack, 1)
+	})
+}
+
+// etcd takes requests of 1.5 MiB by default. The largest names and values stay below it.
+func TestTheLargestPartsFit(t *testing.T) {
+	name := make([]byte, 1024)
+	var all pb.TxnRequest
+	for range mostParts {
+		op := clientv3.OpPut(string(name)+"/"+string(make([]byte, 40)), string(make([]byte, 13<<10)))
+		part := &pb.TxnRequest{}
+		for range 3 {
+			part.Compare = append(part.Compare, &pb.Compare{Key: op.KeyBytes()})
+			part.Success = append(part.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestRange{
+				RequestRange: &pb.RangeRequest{Key: op.KeyBytes(), RangeEnd: op.KeyBytes()}}})
+		}
+		part.Success = append(part.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
+			RequestPut: &pb.PutRequest{Key: op.KeyBytes(), Value: op.ValueBytes()}}})
+		all.Success = append(all.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: part}})
+	}
+	require.Less(t, proto.Size(&all), 3<<19)
+}
