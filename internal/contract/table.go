@@ -286,7 +286,8 @@ func TestTenThousandNamesAreOneLeaseAndNoGoroutineEach(t *testing.T, w World) {
 	}
 	workers.Wait()
 	require.Equal(t, 1, counter.Counts().Of("LeaseGrant"))
-	require.EqualValues(t, names, cluster.Revision(t)-revision)
+	require.LessOrEqual(t, cluster.Revision(t)-revision, int64(names),
+		"those that meet are sent as one")
 	watched := 0
 	// on a busy machine the first ones are watched, and read once, before there are many
 	if toMany >= time.Second {

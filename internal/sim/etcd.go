@@ -51,6 +51,7 @@ type Cluster struct {
 	// of the check for expired leases; 0 means that leases expire to the instant
 	step     time.Duration
 	entry    time.Duration // how long a leader takes for one entry; 0 if it takes all at once
+	combined int           // transactions that came as parts of one
 	repeat   time.Duration // how much later some transactions come again; 0 if none does
 	rates    map[string]float64
 	grants   map[int64]string // by lease: the process that has it
@@ -58,6 +59,13 @@ type Cluster struct {
 	wentBack func(another bool)
 	renewed  func(lease int64)
 	stopped  bool
+}
+
+// Combined is how many transactions have come as parts of one.
+func (c *Cluster) Combined() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.combined
 }
 
 // A Change is one entry of the store that changed keys or ended a lease, and who did it.

@@ -146,6 +146,11 @@ func (s *kvServer) Txn(ctx context.Context, in *pb.TxnRequest) (*pb.TxnResponse,
 		return reply, nil
 	}
 	by := processOf(ctx)
+	if len(in.Success) > 1 && in.Success[0].GetRequestTxn() != nil {
+		c.mu.Lock()
+		c.combined += len(in.Success)
+		c.mu.Unlock()
+	}
 	var reply *pb.TxnResponse
 	var refused error
 	if err := c.propose(ctx, m, func() {

@@ -92,6 +92,7 @@ type score struct {
 	Longest      int            // holds that their longest time has ended
 	Seen         int            // changes that followers have seen
 	Outlasted    int            // holds whose key stayed for the rest of their least time
+	Combined     int            // transactions that came as parts of one
 	Excused      int            // holds that began beside one that a set-back had ended, unseen
 }
 
@@ -123,6 +124,7 @@ func (sum *score) add(s *score) {
 	sum.Outlasted += s.Outlasted
 	sum.Longest, sum.Seen = sum.Longest+s.Longest, sum.Seen+s.Seen
 	sum.Excused += s.Excused
+	sum.Combined += s.Combined
 }
 
 // String sums everything up in one line.
@@ -185,9 +187,9 @@ func TestSimulationOfTheFamily(t *testing.T) {
 	t.Logf("holds: %v, %d of them beside others, %d of several names, %d terms of leaders, "+
 		"%d ended by a recall, %d unlocked because of one, %d asked by a wait; %d infos were set; "+
 		"%d with a key that stayed for a least time, %d ended by their longest time; "+
-		"followers saw %d changes",
+		"followers saw %d changes; %d transactions were parts of one",
 		all.Modes, all.Beside, all.Several, all.Terms, all.Recalls, all.Heeded, all.Asked, all.Told,
-		all.Outlasted, all.Longest, all.Seen)
+		all.Outlasted, all.Longest, all.Seen, all.Combined)
 	if t.Failed() || *atMost > 0 {
 		return
 	}
@@ -204,6 +206,7 @@ func TestSimulationOfTheFamily(t *testing.T) {
 	require.NotZero(t, all.Outlasted)
 	require.NotZero(t, all.Longest)
 	require.NotZero(t, all.Seen)
+	require.NotZero(t, all.Combined)
 	save(t, Ours, family, sum)
 }
 
@@ -256,6 +259,7 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	s.Outlasted += w.judge.outlasted
 	s.Longest, s.Seen = s.Longest+w.judge.longest, s.Seen+w.judge.seen
 	s.Excused += w.judge.excused
+	s.Combined += w.cluster.Combined()
 	for mode, n := range w.judge.modes {
 		s.Modes[mode] += n
 	}
@@ -419,7 +423,7 @@ func figures(s *score) string {
 	}{
 		{"beside others", s.Beside}, {"of several names", s.Several}, {"of leaders", s.Terms},
 		{"ended by a recall", s.Recalls}, {"unlocked because of one", s.Heeded},
-		{"infos set", s.Told},
+		{"infos set", s.Told}, {"combined transactions", s.Combined},
 		{"outlasted by their keys", s.Outlasted}, {"beside one that a set-back had ended, unseen", s.Excused},
 	} {
 		if some.n > 0 {

@@ -51,6 +51,9 @@ func (w *worker) work() {
 		if world.round || world.rushes() {
 			name, pause = world.names[0], pause/100
 		}
+		if world.many {
+			pause /= 10
+		}
 		if world.rushes() {
 			wait = w.upTo(100 * time.Millisecond)
 		}

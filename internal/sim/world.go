@@ -50,6 +50,7 @@ type world struct {
 	ttl      time.Duration
 	crowd    int  // Sessions of each process, if more stand in a line than a view is for
 	round    bool // all lock one name, again and again
+	many     bool // names, and goroutines that pause only briefly
 	rush     bool // many in each Session, and at first all lock one name with little time
 	net      *Net
 	cluster  *Cluster
@@ -103,14 +104,14 @@ const (
 func newFamily(seed uint64) *world {
 	w := newWorld(seed, Ours)
 	r := generator(seed, "family")
-	w.story, w.each = family, 2+r.IntN(3)
+	w.story, w.each = family, w.each+r.IntN(3)
 	w.reading = []int{5, 7, 9}[r.IntN(3)]
 	w.several, w.recalls = r.IntN(4), r.IntN(2) == 0
 	w.informs = generator(seed, "infos").IntN(3) == 0
 	if r.IntN(3) == 0 {
 		w.reading, w.permits, w.limit = w.reading/3, w.reading-w.reading/3, 1+r.IntN(4)
 	}
-	if r.IntN(3) == 0 && w.scenario != silent { // where the peer would wait for ever
+	if r.IntN(3) == 0 && w.scenario != silent && !w.many { // where the peer would wait for ever
 		w.peer, w.names = r.IntN(processes), Theirs.names
 	}
 	if r.IntN(3) == 0 { // those who want several need not all want the same
@@ -123,7 +124,7 @@ func newFamily(seed uint64) *world {
 	if w.scenario == calm && r.IntN(2) == 0 {
 		w.judge.slow = time.Duration(100+r.IntN(300)) * time.Millisecond
 	}
-	if r.IntN(8) == 0 && w.crowd == 0 && w.scenario != silent { // where an answer takes longer
+	if r.IntN(8) == 0 && w.crowd == 0 && !w.many && w.scenario != silent { // where an answer takes longer
 		w.rush, w.each = true, 6+r.IntN(7)
 		w.several, w.leading = 0, 0
 		if w.limit > 0 {
@@ -173,6 +174,11 @@ func newWorld(seed uint64, side Side) *world {
 	w.judge.sharing = r.IntN(2) == 0
 	if r.IntN(16) == 0 {
 		w.crowd = crowd
+	}
+	if generator(seed, "names").IntN(8) == 0 && side.judged && w.crowd == 0 {
+		w.many, w.each = true, 3*workers
+		w.names = append(slices.Clone(w.names), "d", "e", "f", "g", "h", "i")
+		w.judge.names = w.names
 	}
 	if w.scenario == blackHole {
 		w.judge.stale = w.ttl*3/4 + soon // as long as one attempt
