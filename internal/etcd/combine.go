@@ -102,14 +102,14 @@ type part struct {
 	err  error
 }
 
-// ask sends a Request of a Conn once, as Conn.askOnce does.
+// ask sends a Request of a Conn once, as Conn.Ask does.
 func (b *combiner) ask(ctx context.Context, c *Conn, r Request) (Reading, error) {
 	p, counts := b.join(ctx, c, r)
 	if p == nil {
 		if counts {
 			defer b.over()
 		}
-		return c.askOnce(ctx, r)
+		return c.Ask(ctx, r)
 	}
 	select {
 	case <-p.of.done:
@@ -120,7 +120,7 @@ func (b *combiner) ask(ctx context.Context, c *Conn, r Request) (Reading, error)
 	if !p.of.refused {
 		return c.judge(p.read, p.err, p.sent)
 	}
-	read, err := c.askOnce(ctx, r)
+	read, err := c.Ask(ctx, r)
 	read.copies = read.copies || p.of.copies
 	b.sentAlone(p, err)
 	return read, err
@@ -181,7 +181,7 @@ func (b *combiner) leave(p *part) {
 func (b *combiner) over() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.under--; b.under < fewUnderWay {
+	if b.under--; b.waiting != nil && b.under < fewUnderWay {
 		b.sendLocked()
 	}
 }
@@ -238,7 +238,9 @@ func (b *combiner) carry(of *combined) {
 		p.err = err
 		if err == nil {
 			answer := resp.Responses[i].GetResponseTxn()
-			p.read = reading(resp.Header, answer.GetSucceeded(), answer.GetResponses())
+			p.read = Reading{Header: resp.Header, Holds: answer.GetSucceeded(),
+				empty: len(answer.GetResponses()) == 0}
+			p.read.add(answer.GetResponses())
 			p.read.wrote = whole.wrote
 		}
 		p.read.copies = of.copies

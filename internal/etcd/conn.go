@@ -140,19 +140,6 @@ func (c *Conn) isSetBack(h *pb.ResponseHeader, sent *Epoch, sentAt int64) bool {
 	return false
 }
 
-// heardNow judges the header of a linearizable answer. Its term was the newest when its request was
-// sent: a higher known term was from a candidate that was not elected, or from before a restore.
-func (c *Conn) heardNow(h *pb.ResponseHeader, sent sending) {
-	if c.isSetBack(h, sent.epoch, sent.revision) {
-		c.setBack(sent.epoch)
-	}
-	term := h.GetRaftTerm()
-	if term < sent.term {
-		sent.epoch.term.CompareAndSwap(sent.term, term)
-	}
-	c.Proved(sent.at, sent.epoch, term)
-}
-
 // setBack ends an epoch, unless another answer has ended it.
 //
 // Invariant: the present epoch changes with the Session's mutex held, and the listener gives up in
@@ -176,8 +163,9 @@ func (c *Conn) Reached(revision int64) { c.Epoch().reach(revision) }
 // Do not let a write pass at a revision that was known: after a restore it may be that of another
 // write of before. (TestAWriteAtARevisionThatWasKnownShowsASetBack.)
 func (c *Conn) Ask(ctx context.Context, r Request) (Reading, error) {
-	sent := c.sending()
-	read, err := c.send(ctx, r)
+	call, sent := &callContext{Context: ctx}, c.sending()
+	read, err := c.send(call, r)
+	read.copies = call.asked.Load()
 	return c.judge(read, err, sent)
 }
 
@@ -191,24 +179,25 @@ func (c *Conn) sending() sending {
 	return sending{time.Now(), epoch, epoch.reached.Load(), epoch.term.Load()}
 }
 
-// judge judges what was read, or the error, as the answer to a sending.
+// judge judges the linearizable answer to a sending, or its error. Its term was the newest when it
+// was sent: a higher known term was from a candidate that was not elected, or from before a restore.
 func (c *Conn) judge(read Reading, err error, sent sending) (Reading, error) {
+	read.Epoch, read.sent = sent.epoch, sent.at
+	if err != nil {
+		return read, err
+	}
 	if read.wrote {
 		sent.revision++
 	}
-	if err == nil {
-		c.heardNow(read.Header, sent)
+	if c.isSetBack(read.Header, sent.epoch, sent.revision) {
+		c.setBack(sent.epoch)
 	}
-	read.Epoch, read.sent = sent.epoch, sent.at
-	return read, err
-}
-
-// askOnce is Ask of what may not be sent twice unnoticed.
-func (c *Conn) askOnce(ctx context.Context, r Request) (Reading, error) {
-	call := &callContext{Context: ctx}
-	read, err := c.Ask(call, r)
-	read.copies = call.asked.Load()
-	return read, err
+	term := read.Header.GetRaftTerm()
+	if term < sent.term {
+		sent.epoch.term.CompareAndSwap(sent.term, term)
+	}
+	c.Proved(sent.at, sent.epoch, term)
+	return read, nil
 }
 
 // send sends a Request once.
@@ -222,14 +211,9 @@ func (c *Conn) send(ctx context.Context, r Request) (Reading, error) {
 	if err != nil {
 		return Reading{}, err
 	}
-	return reading(resp.Header, resp.Succeeded, resp.Responses), nil
-}
-
-// reading is what a transaction has answered.
-func reading(h *pb.ResponseHeader, succeeded bool, answers []*pb.ResponseOp) Reading {
-	read := Reading{Header: h, Holds: succeeded, empty: len(answers) == 0}
-	read.add(answers)
-	return read
+	read := Reading{Header: resp.Header, Holds: resp.Succeeded, empty: len(resp.Responses) == 0}
+	read.add(resp.Responses)
+	return read, nil
 }
 
 // add adds the answers to the operations of a transaction, and to those of one nested in it.
@@ -379,7 +363,7 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 		if t.Else == nil {
 			r.Else = []clientv3.Op{t.Again()}
 		}
-		return c.askOnce(ctx, r)
+		return c.Ask(ctx, r)
 	}
 	epoch, began := c.Epoch(), time.Now()
 	read, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, txn)

@@ -57,13 +57,13 @@ func TestATermThatEtcdDoesNotKnowAnyMoreIsForgotten(t *testing.T) {
 	}
 	before := now()
 	c.heard(term(3), epoch, 0)
-	c.heardNow(term(2), before)
+	_, _ = c.judge(Reading{Header: term(2)}, nil, before)
 	require.EqualValues(t, 3, epoch.term.Load(), "asked before")
 	c.heard(term(2), epoch, 0)
 	require.EqualValues(t, 3, epoch.term.Load(), "a member that is behind")
-	c.heardNow(term(2), now())
+	_, _ = c.judge(Reading{Header: term(2)}, nil, now())
 	require.EqualValues(t, 2, epoch.term.Load())
-	c.heardNow(term(4), now())
+	_, _ = c.judge(Reading{Header: term(4)}, nil, now())
 	require.EqualValues(t, 4, epoch.term.Load())
 }
 

@@ -762,7 +762,7 @@ var mutants = []mutant{
 	{
 		name: "the lock delay counts from the request that shows the set-back",
 		why:  "Trust counts from the request. But etcd may have confirmed the holder's renewals until after that one was sent (rule 26).",
-		change: in("etcd.Conn.heardNow").before("_self.setBack(_sent.epoch)",
+		change: in("etcd.Conn.judge").before("_self.setBack(_sent.epoch)",
 			"_self.history.present.Load().Noticed = _sent.at"),
 		killers: []killer{inArea("outages", "TestALockDelayCountsFromTheAnswer")},
 	},
