@@ -190,13 +190,12 @@ func (b *combiner) over() {
 func (b *combiner) send() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.sendLocked()
+	if b.waiting != nil { // no answer has sent it meanwhile
+		b.sendLocked()
+	}
 }
 
 func (b *combiner) sendLocked() {
-	if b.waiting == nil {
-		return
-	}
 	b.late.Stop()
 	b.under++
 	go b.carry(b.waiting)

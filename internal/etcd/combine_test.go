@@ -96,7 +96,11 @@ func TestTransactionsThatMeetGoAsOne(t *testing.T) {
 			require.NoError(t, done.Err)
 			require.True(t, done.Answer.Succeeded && done.Prompt && !done.Answer.Copies && !done.Answer.Empty, i)
 			require.Equal(t, ticket.Answered, done.Answer.Outcome)
-			require.EqualValues(t, min(i, 2)+2, done.Answer.Revision)
+			if i < 2 { // these two come in any order
+				require.Contains(t, []int64{2, 3}, done.Answer.Revision)
+			} else {
+				require.EqualValues(t, 4, done.Answer.Revision, "all parts have one revision")
+			}
 			require.Len(t, done.Answer.Read, 1, "of its own branch")
 		}
 		require.Equal(t, []int{0, 0, 0}, []int{r.combiner.under, len(r.told.limits), r.told.uncombined})
@@ -251,7 +255,7 @@ func TestAPartThatLeavesTakesNobodyAlong(t *testing.T) {
 		r := newRush(t)
 		impatient, leave := context.WithCancel(t.Context())
 		r.ctx = func(i int) context.Context {
-			if i == 3 || i == 4 {
+			if i == 2 || i == 3 { // the one that was first to wait is among them
 				return impatient
 			}
 			return t.Context()
@@ -263,12 +267,12 @@ func TestAPartThatLeavesTakesNobodyAlong(t *testing.T) {
 		require.Equal(t, []int{0, 0, 3}, r.nested())
 		leave()
 		synctest.Wait()
-		for _, i := range []int{3, 4} {
+		for _, i := range []int{2, 3} {
 			require.ErrorIs(t, r.done[i].Err, context.Canceled)
 			require.Equal(t, ticket.Unknown, r.done[i].Answer.Outcome, "it may yet be carried out")
 		}
 		r.running.Wait()
-		require.NoError(t, r.done[2].Err)
+		require.NoError(t, r.done[4].Err)
 
 		// Nobody waits any more.
 		r.ctx = func(int) context.Context { return waiting }

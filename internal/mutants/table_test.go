@@ -773,6 +773,50 @@ var mutants = []mutant{
 		killers: []killer{inArea("outages", "TestAWriteAtARevisionThatWasKnownShowsASetBack")},
 	},
 	{
+		name:    "two contenders of one lock go in one transaction",
+		why:     "Both keys get one revision, or etcd refuses both. Each takes the other for one that came later.",
+		change:  in("etcd.combiner.join").never("slices.ContainsFunc(_.parts, same)"),
+		killers: []killer{core("etcd", "TestNoTwoPartsAreOfOneLock")},
+	},
+	{
+		name:    "the transaction of several locks counts as one of the first",
+		why:     "It may then go together with one of another of its locks.",
+		change:  in("ticket.Several.Txn").drop(`_.Name = ""`),
+		killers: []killer{core("ticket", "TestATransactionOfSeveralLocksHasNoName")},
+
+		unexplored: "The exploration sends each transaction alone.",
+	},
+	{
+		name:    "a part is judged by its neighbour's answer",
+		why:     "Another lock was free, and this one is taken for free.",
+		change:  in("etcd.combiner.carry").replace("_.Responses[i]", "resp.Responses[(i+1)%len(ops)]"),
+		killers: []killer{core("etcd", "TestAPartIsJudgedByItsOwnAnswer")},
+	},
+	{
+		name:    "what etcd refuses of one part fails all",
+		why:     "The others' leases are alive, and nobody is ahead of them.",
+		change:  in("etcd.combiner.carry").never("attempt.Settles(_)"),
+		killers: []killer{core("etcd", "TestOnlyTheGuiltyPartFails")},
+	},
+	{
+		name:    "a part that is sent alone forgets that it may have been carried out before",
+		why:     "A late copy puts its key again, and the name is used again.",
+		change:  in("etcd.combiner.ask").drop("_.copies = _.copies || _"),
+		killers: []killer{core("etcd", "TestARepeatedCombinationMakesCopiesOfAllParts")},
+	},
+	{
+		name:    "a combined transaction ends with the caller who came first",
+		why:     "One caller's deadline then leaves all others in doubt.",
+		change:  in("etcd.combiner.join").replace("context.Background()", "ctx"),
+		killers: []killer{core("etcd", "TestAPartThatLeavesTakesNobodyAlong")},
+	},
+	{
+		name:    "the transactions of a user are combined",
+		why:     "etcd has let nested transactions past its permissions.",
+		change:  in("etcd.combinerOf").never(`_.Username != ""`),
+		killers: []killer{core("etcd", "TestTheTransactionsOfAUserGoAlone")},
+	},
+	{
 		name:    "a Session knows only the revisions that it has heard itself",
 		why:     "It asks seldom, and another Session of its client often. An etcd that was set back then looks to it like the one from before (rule 26).",
 		change:  in("etcd.Conn.sending").replace("epoch.reached.Load()", "epoch.Revision()"),

@@ -54,6 +54,22 @@ func TestWhatAPutOfSeveralSends(t *testing.T) {
 	}
 }
 
+// It may not be sent together with another of one of these locks.
+func TestATransactionOfSeveralLocksHasNoName(t *testing.T) {
+	tickets, _ := both(t)
+	several := ticket.EnterAll(tickets, false, false)
+	require.Empty(t, several.Txn("", "").Name)
+	require.Equal(t, ticket.Queued, several.Judge(ticket.Answer{Succeeded: true, Revision: 20}))
+	for _, k := range tickets {
+		k.Hold()
+	}
+	both := tickets[0].Release(nil, tickets[1])
+	require.Empty(t, both.Txn("").Name)
+
+	one := held(t).Release(nil)
+	require.NotEmpty(t, one.Txn("").Name)
+}
+
 // If a repeat finds keys, one transaction has put all of them, or the call gives all of them
 // up.
 func TestKeysOfUnequalRevisionsAreGivenUp(t *testing.T) {
