@@ -111,7 +111,7 @@ func newFamily(seed uint64) *world {
 	if r.IntN(3) == 0 {
 		w.reading, w.permits, w.limit = w.reading/3, w.reading-w.reading/3, 1+r.IntN(4)
 	}
-	if r.IntN(3) == 0 && w.scenario != silent && !w.many { // where the peer would wait for ever
+	if r.IntN(3) == 0 && w.scenario != silent && !w.many { // there the peer waits for ever
 		w.peer, w.names = r.IntN(processes), Theirs.names
 	}
 	if r.IntN(3) == 0 { // those who want several need not all want the same
@@ -124,7 +124,8 @@ func newFamily(seed uint64) *world {
 	if w.scenario == calm && r.IntN(2) == 0 {
 		w.judge.slow = time.Duration(100+r.IntN(300)) * time.Millisecond
 	}
-	if r.IntN(8) == 0 && w.crowd == 0 && !w.many && w.scenario != silent { // where an answer takes longer
+	// Where many ask, an answer takes longer.
+	if r.IntN(8) == 0 && w.crowd == 0 && !w.many && w.scenario != silent {
 		w.rush, w.each = true, 6+r.IntN(7)
 		w.several, w.leading = 0, 0
 		if w.limit > 0 {

@@ -211,6 +211,7 @@ func TestARecallOfOneOfManyNamesIsNoticed(t *testing.T) {
 			require.NoError(t, etcdlock.Recall(context.Background(), etcd.Client("operator"),
 				tests.PlaceOf(t, etcd, fmt.Sprint("m", i), 0), etcdlock.RecallRequest{}))
 			require.LessOrEqual(t, tests.RecalledAfter(t, holds[i], start), tests.UnwatchedLook)
+			synctest.Wait() // there is no grace, but the recall is told first
 			require.ErrorIs(t, context.Cause(holds[i]), etcdlock.ErrRecalled)
 			require.NoError(t, mutexes[i].Unlock(context.Background()))
 		}
