@@ -39,8 +39,8 @@ func startCrowd(n, parties int, ttl time.Duration) func(context.Context, *arena)
 	}
 }
 
-// startEach measures holds when each of n goroutines of one process goes through a critical section of
-// its own, again and again.
+// startEach measures holds when each of n goroutines of one process goes through a critical section
+// of its own, again and again.
 func startEach(n int) func(context.Context, *arena) (*event, error) {
 	return func(_ context.Context, a *arena) (*event, error) {
 		goroutines := runtime.NumGoroutine()

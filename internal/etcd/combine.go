@@ -28,11 +28,11 @@ const (
 	longestWait = 2 * time.Millisecond
 )
 
-// A combiner sends the transactions of a client's Sessions. While few are under way it sends each at
-// once, as it is. What comes meanwhile waits for the answer to one of these, though not for long, and
-// then goes as the parts of one transaction: one request, one revision, one write to etcd's log. So a
-// transaction has as many parts as come in the time of an answer, and each part waits for a part of
-// that time.
+// A combiner sends the transactions of a client's Sessions. While few are under way it sends each
+// at once, as it is. What comes meanwhile waits for the answer to one of these, though not for
+// long, and then goes as the parts of one transaction: one request, one revision, one write to
+// etcd's log. So a transaction has as many parts as come in the time of an answer, and each waits
+// for a part of that time.
 //
 // Invariant: the parts are of different locks. They get one revision, and the order of a line is
 // that of its keys' revisions. (Do not combine two of one lock: each would take the other for one
@@ -257,8 +257,8 @@ func (b *combiner) refuse(of *combined, err error) {
 	b.most = min(b.most, max(len(of.parts)/2, 1))
 }
 
-// sentAlone notes what has become of a part that was sent alone, because etcd has refused all. If it
-// takes each part alone, it takes no parts.
+// sentAlone notes what has become of a part that was sent alone, because etcd has refused all. If
+// it takes each part alone, it takes no parts.
 func (b *combiner) sentAlone(p *part, err error) {
 	b.mu.Lock()
 	of := p.of

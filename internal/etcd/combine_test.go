@@ -23,8 +23,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// A rush is many transactions at once, each of which puts the key of another lock. An answer takes a
-// millisecond.
+// A rush is many transactions at once, each of another lock. An answer takes a millisecond.
 type rush struct {
 	*fake.Server
 	*Conn
@@ -52,7 +51,9 @@ func (r *rush) puts(i int) ticket.Txn {
 	return ticket.Txn{
 		Name: r.name(i),
 		If:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
-		Then: []clientv3.Op{clientv3.OpGet("other"), clientv3.OpPut(key, "", clientv3.WithLease(r.lease(i)))},
+		Then: []clientv3.Op{
+			clientv3.OpGet("other"), clientv3.OpPut(key, "", clientv3.WithLease(r.lease(i))),
+		},
 		Else: []clientv3.Op{clientv3.OpGet(key)},
 	}
 }
@@ -94,7 +95,8 @@ func TestTransactionsThatMeetGoAsOne(t *testing.T) {
 		require.EqualValues(t, 1+3, r.Rev(), "each request has one revision")
 		for i, done := range r.done {
 			require.NoError(t, done.Err)
-			require.True(t, done.Answer.Succeeded && done.Prompt && !done.Answer.Copies && !done.Answer.Empty, i)
+			require.True(t, done.Answer.Succeeded && done.Prompt, i)
+			require.False(t, done.Answer.Copies || done.Answer.Empty, i)
 			require.Equal(t, ticket.Answered, done.Answer.Outcome)
 			if i < 2 { // these two come in any order
 				require.Contains(t, []int64{2, 3}, done.Answer.Revision)
@@ -131,8 +133,8 @@ func TestAPartIsJudgedByItsOwnAnswer(t *testing.T) {
 	})
 }
 
-// A combined transaction that is full waits for nothing, and what waits for an answer that stays out
-// does not wait for long.
+// A combined transaction that is full waits for nothing, and what waits for an answer that stays
+// out does not wait for long.
 func TestNothingWaitsForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRush(t)
@@ -201,7 +203,7 @@ func TestOnlyTheGuiltyPartFails(t *testing.T) {
 				require.True(t, done.Answer.Succeeded && !done.Answer.Copies)
 			}
 		}
-		require.Equal(t, []int{mostParts, 0}, []int{r.combiner.most, r.told.uncombined}, "it still combines")
+		require.Equal(t, []int{mostParts, 0}, []int{r.combiner.most, r.told.uncombined})
 	})
 }
 
@@ -342,7 +344,9 @@ func TestALostAnswerLeavesAllPartsInDoubt(t *testing.T) {
 // clientv3 repeats a request after an answer of DeadlineExceeded by itself. Each part then may have
 // been carried out twice, also if it was sent alone in the end.
 func TestARepeatedCombinationMakesCopiesOfAllParts(t *testing.T) {
-	for name, then := range map[string]error{"answered": nil, "refused": rpctypes.ErrGRPCLeaseNotFound} {
+	for name, then := range map[string]error{
+		"answered": nil, "refused": rpctypes.ErrGRPCLeaseNotFound,
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRush(t)
@@ -389,7 +393,8 @@ func TestTheLargestPartsFit(t *testing.T) {
 	name := make([]byte, 1024)
 	var all pb.TxnRequest
 	for range mostParts {
-		op := clientv3.OpPut(string(name)+"/"+string(make([]byte, 40)), string(make([]byte, 13<<10)))
+		key := string(name) + "/" + string(make([]byte, 40))
+		op := clientv3.OpPut(key, string(make([]byte, 13<<10)))
 		part := &pb.TxnRequest{}
 		for range 3 {
 			part.Compare = append(part.Compare, &pb.Compare{Key: op.KeyBytes()})
@@ -398,7 +403,9 @@ func TestTheLargestPartsFit(t *testing.T) {
 		}
 		part.Success = append(part.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
 			RequestPut: &pb.PutRequest{Key: op.KeyBytes(), Value: op.ValueBytes()}}})
-		all.Success = append(all.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: part}})
+		all.Success = append(all.Success, &pb.RequestOp{
+			Request: &pb.RequestOp_RequestTxn{RequestTxn: part},
+		})
 	}
 	require.Less(t, proto.Size(&all), 3<<19)
 }

@@ -171,8 +171,8 @@ func (c *Conn) Ask(ctx context.Context, r Request) (Reading, error) {
 
 // sending is the sending of a request now.
 //
-// Do not go by what this Session knows: if it has heard little, an etcd that was set back looks to it
-// like the one from before, and it holds beside another Session of its client.
+// Do not go by what this Session knows: if it has heard little, an etcd that was set back looks to
+// it like the one from before, and it holds beside another Session of its client.
 // (TestASetBackShowsInWhatAnotherSessionHasHeard.)
 func (c *Conn) sending() sending {
 	epoch := c.Epoch()
@@ -180,7 +180,8 @@ func (c *Conn) sending() sending {
 }
 
 // judge judges the linearizable answer to a sending, or its error. Its term was the newest when it
-// was sent: a higher known term was from a candidate that was not elected, or from before a restore.
+// was sent: a higher known term was from a candidate that was not elected, or from before a
+// restore.
 func (c *Conn) judge(read Reading, err error, sent sending) (Reading, error) {
 	read.Epoch, read.sent = sent.epoch, sent.at
 	if err != nil {

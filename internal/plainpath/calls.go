@@ -31,11 +31,11 @@ type world struct {
 }
 
 var calls = []call{
-	{"Lock of a free name", size{29, 103, 560}, size{26, 120, 600}, lock},
-	{"Unlock, no waiter", size{23, 78, 465}, size{20, 85, 430}, unlock},
-	{"Unlock with a waiter, and its Lock returns", size{37, 135, 725}, size{32, 130, 680}, handOver},
-	{"TryLock, refused", size{33, 159, 812}, size{26, 120, 600}, refused},
-	{"Session.Do of a free name", size{36, 162, 945}, size{36, 170, 850}, do},
+	{"Lock of a free name", size{30, 107, 585}, size{26, 120, 600}, lock},
+	{"Unlock, no waiter", size{24, 82, 488}, size{20, 85, 430}, unlock},
+	{"Unlock with a waiter, and its Lock returns", size{38, 139, 749}, size{32, 130, 680}, handOver},
+	{"TryLock, refused", size{34, 163, 837}, size{26, 120, 600}, refused},
+	{"Session.Do of a free name", size{37, 166, 972}, size{36, 170, 850}, do},
 }
 
 // lock is the Lock of a free name.

@@ -424,7 +424,8 @@ func figures(s *score) string {
 		{"beside others", s.Beside}, {"of several names", s.Several}, {"of leaders", s.Terms},
 		{"ended by a recall", s.Recalls}, {"unlocked because of one", s.Heeded},
 		{"infos set", s.Told}, {"combined transactions", s.Combined},
-		{"outlasted by their keys", s.Outlasted}, {"beside one that a set-back had ended, unseen", s.Excused},
+		{"outlasted by their keys", s.Outlasted},
+		{"beside one that a set-back had ended, unseen", s.Excused},
 	} {
 		if some.n > 0 {
 			parts = append(parts, fmt.Sprintf("%s: %d", some.of, some.n))
