@@ -2,7 +2,7 @@ package etcd
 
 import (
 	"context"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -80,14 +80,70 @@ func (w *Watch) Stop() {
 	w.uncount()
 }
 
+// An opening is a watch that begins.
+type opening struct {
+	remains func() time.Duration // of its time: less once etcd has become faster
+	end     context.CancelFunc   // of the watch
+
+	mu    sync.Mutex
+	state openingState
+}
+
+type openingState uint8
+
+const (
+	opens     openingState = iota
+	isOpen                 // etcd has answered
+	isGivenUp              // it takes too long: no waiter reads the line before the watch is there
+	isLeft                 // the caller's ctx has ended; the goroutine that opens the watch ends it
+)
+
+// opened notes that etcd has answered, or that the watch was ended.
+func (o *opening) opened() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.state != opens {
+		o.end()
+		return
+	}
+	o.state = isOpen
+}
+
+// late ends the watch once it takes too long. Until then it looks again now and then.
+func (o *opening) late() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch remains := o.remains(); {
+	case o.state == isOpen:
+		return
+	case remains > 0:
+		time.AfterFunc(min(remains, attempt.ReadTimeout), o.late)
+		return
+	case o.state == opens:
+		o.state = isGivenUp
+	}
+	o.end()
+}
+
+// left notes that ctx of the caller has ended. It reports whether that was before anything else.
+func (o *opening) left() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.state == opens {
+		o.state = isLeft
+	}
+	return o.state == isLeft
+}
+
 // Watch begins a watch from now. It returns when etcd has answered, or with closed Answers if ctx
 // ends before. If that takes too long, Answers are closed, too, and by broken the
 // next watch may take longer.
 //
 // Invariant: clientv3's watch is not ended before etcd has answered, unless it takes too long. So
-// it begins in a goroutine of its own, which goes on if ctx ends. (Do not end it with ctx. clientv3
-// ends a stream with the last watch that etcd has answered: another one leaves the stream open.
-// TestNoStreamOfWatchesStaysOpen.)
+// it begins in a goroutine of its own, which goes on if ctx ends.
+//
+// Do not end it with ctx: clientv3 ends a stream with the last watch that etcd has answered, and
+// another one leaves the stream open. (TestNoStreamOfWatchesStaysOpen)
 func (c *Conn) Watch(
 	ctx context.Context, broken *attempt.Backoff, key string, opts ...clientv3.OpOption,
 ) (w Watch) {
@@ -98,41 +154,29 @@ func (c *Conn) Watch(
 		return w
 	}
 	started, before := time.Now(), *broken
-	const opening, open, given, left = 0, 1, 2, 3
-	var state atomic.Int32
-	var giveUp func()
-	giveUp = func() { // when it takes too long; etcd may have become faster since
-		remains := c.WatchTimeout(before) - time.Since(started)
-		switch {
-		case state.Load() == open:
-		case remains > 0:
-			time.AfterFunc(min(remains, attempt.ReadTimeout), giveUp)
-		case state.CompareAndSwap(opening, given) || state.Load() == left:
-			end() // no waiter reads the line before the watch is there
-		}
-	}
-	giveUp()
+	o := &opening{end: end, remains: func() time.Duration {
+		return c.WatchTimeout(before) - time.Since(started)
+	}}
+	o.late()
 	begun := make(chan clientv3.WatchChan, 1)
 	c.tasks.Go(func() {
 		defer context.AfterFunc(c.ctx, end)()
 		watch := c.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...)
-		if !state.CompareAndSwap(opening, open) {
-			end()
-		}
+		o.opened()
 		begun <- watch
 	})
 	select {
 	case w.Answers = <-begun:
 	case <-ctx.Done():
-		if state.CompareAndSwap(opening, left) {
+		if o.left() {
 			w.end = nil // its goroutine ends it
 			return w
 		}
 		w.Answers = <-begun
 	}
-	if state.Load() == given {
+	if o.state == isGivenUp { // opened was the last to change it
 		broken.Unanswered()
-		// The other watches on it hear nothing either, whoever of the client's Sessions has them.
+		// The other watches on it hear nothing either, whichever Sessions of the client have them.
 		// (clientv3 begins one watch at a time on a stream, so many at once take long. Then the
 		// stream is not silent.)
 		for _, other := range c.stream.isSilent(on, started) {

@@ -1309,7 +1309,7 @@ var mutants = []mutant{
 	{
 		name:    "a watch may take as long as answers took when it was begun",
 		why:     "The time is known when the watch begins. But if its member is dead, and etcd has become fast meanwhile, nobody looks for that long.",
-		change:  in("etcd.Conn.Watch").replace("min(_remains, attempt.ReadTimeout)", "_remains"),
+		change:  in("etcd.opening.late").replace("min(_remains, attempt.ReadTimeout)", "_remains"),
 		killers: []killer{inArea("watching", "TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon")},
 	},
 	{
