@@ -61,8 +61,7 @@ func (p *place) waitsLocked() bool {
 	case st != ticket.InLine || p.StaleLocked():
 		return false
 	default:
-		ahead := !p.Ahead.Clear() && !p.Ahead.Unread()
-		return ahead || p.local.DelayLocked(time.Now()) > 0
+		return len(p.Ahead.Last) > 0 || p.local.DelayLocked(time.Now()) > 0
 	}
 }
 

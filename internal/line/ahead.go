@@ -12,19 +12,18 @@ import (
 // place needs to know only its nearest predecessor, or that it has none. So it reads the
 // newest keys before its own, up to a number.
 //
-// Invariant: of the contenders for which the place waits, Last has the newest ones without a gap
-// (unless Some is set), and all of them if Whole is set. So a place waits if Last is not empty. If
-// Last is empty, the place may hold if Whole is set. Otherwise it has to read on: keys that are no
-// contenders may have filled what was read.
-// (Do not take what was read for everything. TestStrayKeysThatFillWhatIsReadLetNobodyIn.)
+// Invariant: a place waits while Last is not empty. If Last is empty, the place may hold only if the
+// Reading is All: keys that are no contenders may have filled what was read.
+//
+// Do not take what was read for everything. (TestStrayKeysThatFillWhatIsReadLetNobodyIn)
 //
 // A reader waits only for the exclusive contenders before it. It reads them by Ranges,
 // since the readers may be many. The holder may then be another reader.
 type Ahead struct {
-	Last  Line  // the nearest predecessors for which the place waits
-	Whole bool  // Last has all for which it waits
-	First Entry // the holder, if not Last[0] or not Whole; without a revision if unknown
-	About int   // how many predecessors, if not Whole: at most, not counting later strays
+	Reading
+	Last  Line  // predecessors for which the place waits
+	First Entry // the holder, if not Last[0] or not All; without a revision if unknown
+	About int   // how many predecessors, if not All: at most, not counting later strays
 	Keys  int   // how many keys were below the prefix, with strays and keys behind the place
 
 	// Beside has the predecessors of a permit, if the permit may hold beside all of them. Last
@@ -37,38 +36,60 @@ type Ahead struct {
 	Longest time.Duration
 
 	own Shape // of the place, if it is a permit
-
-	// Some says that Last has one predecessor of the place, but perhaps not the nearest. That
-	// one is enough to wait for: once it is gone the place reads the line.
-	Some bool
 }
 
+// A Reading says how many of the predecessors for which a place waits its Ahead has. Who reads sets
+// it.
+type Reading uint8
+
+// The readings.
+const (
+	Unread  Reading = iota // too few to wait by: the place reads on
+	Brief                  // as Nearest, without the holder, and perhaps with a gap behind Last
+	Nearest                // the newest without a gap, as many as were asked for
+	All                    // all
+)
+
 // None is the Ahead of a place that is the first in its line.
-var None = Ahead{Whole: true}
+var None = Ahead{Reading: All}
 
 // Before returns the predecessors of own in the line for the lock name. The ranges have read
 // the newest keys up to own, the newest first: the whole prefix, or, for a reader, its
 // Ranges. own has no revision if the ranges were read before it was put, in the same transaction.
 //
-// The result is Whole if the ranges left nothing out. For a reader they may leave out other
+// The result is All if the ranges left nothing out. For a reader they may leave out other
 // readers. (It does read the nearest keys in the readers' block, since one of them may be
-// exclusive by chance.)
-func Before(name string, own Entry, newest ...*pb.RangeResponse) Ahead {
+// exclusive by chance.) Otherwise so many as enough contenders are Nearest; for a permit, which
+// reads many, one is enough.
+func Before(name string, own Entry, enough int, newest ...*pb.RangeResponse) Ahead {
 	if r := newest[0]; len(newest) == 1 && r != nil && r.Count == 0 && len(r.Kvs) == 0 && !r.More {
 		return None // of the free name
 	}
 	contenders, a, read := merge(name, newest)
 	a.Last, a.Longest = contenders.Blocking(own), longestOf(contenders, newest)
 	a.permits(contenders, own)
-	a.Whole = true
-	for i, r := range newest {
-		a.Whole = a.Whole && r != nil && (!r.More || len(newest) > 1 && i == OfReads)
-	}
 	a.About = a.Keys - (read - len(contenders))
 	if own.Rev != 0 {
 		a.About--
 	}
+	if a.own.Kind == Permit {
+		enough = 1
+	}
+	a.Reading = All
+	for i, r := range newest {
+		if r == nil || r.More && (len(newest) == 1 || i != OfReads) {
+			a.Reading = a.ifEnough(Nearest, enough)
+		}
+	}
 	return a
+}
+
+// ifEnough is a reading that is not All, or Unread if Last has fewer than enough contenders.
+func (a *Ahead) ifEnough(r Reading, enough int) Reading {
+	if len(a.Last) < enough {
+		return Unread
+	}
+	return r
 }
 
 // mostUnlike is how many other limits an Ahead tells of: a limit is mostly changed once.
@@ -158,7 +179,7 @@ func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int)
 		whole = whole && r != nil && (!r.More || past(r.Kvs[len(r.Kvs)-1]))
 	}
 	if whole {
-		a.Last, a.Whole = blocking, true
+		a.Last, a.Reading = blocking, All
 		a.permits(contenders, own)
 	}
 	if len(before) > 0 && (!whole || len(blocking) == 0 || before[0].Rev != blocking[0].Rev) {
@@ -176,12 +197,12 @@ func (a Ahead) HeldBy(name string, oldest *pb.RangeResponse) Ahead {
 	return a
 }
 
-// Nearest returns the predecessors of a place that the same transaction is about to put. The
-// range has read only keys, the newest first. That is enough in a long line. A key does not
+// ByKeys returns the predecessors of a place that the same transaction is about to put. The
+// range has read only keys, the newest first. That suffices in a long line. A key does not
 // show its lease. So Last has all keys that may stand in line, each without its lease, and the
-// result is Whole only if there is none. A place that waits for one of them has to find out
+// result is All only if there is none. A place that waits for one of them has to find out
 // whether that key does stand in line (Entry.LeaseByKey).
-func Nearest(name string, newest *pb.RangeResponse) Ahead {
+func ByKeys(name string, enough int, newest *pb.RangeResponse) Ahead {
 	kvs := newest.GetKvs()
 	a := Ahead{Keys: int(newest.GetCount())}
 	for _, kv := range kvs {
@@ -192,7 +213,9 @@ func Nearest(name string, newest *pb.RangeResponse) Ahead {
 	slices.SortFunc(a.Last, older)
 	a.Longest = a.Last.Longest() // none of them tells it
 	a.About = a.Keys - (len(kvs) - len(a.Last))
-	a.Whole = newest != nil && !newest.More && len(a.Last) == 0
+	if a.Reading = a.ifEnough(Brief, enough); newest != nil && !newest.More && len(a.Last) == 0 {
+		a.Reading = All
+	}
 	return a
 }
 
@@ -201,7 +224,7 @@ func Nearest(name string, newest *pb.RangeResponse) Ahead {
 // key stands in no line.
 func Behind(name string, read *pb.RangeResponse, keys int64) Ahead {
 	a := Ahead{Last: Of(name, read.GetKvs()), About: int(keys), Keys: int(keys)}
-	a.Some, a.Longest = len(a.Last) > 0, max(a.Last.Longest(), UntoldTTL)
+	a.Reading, a.Longest = a.ifEnough(Brief, 1), max(a.Last.Longest(), UntoldTTL)
 	return a
 }
 
@@ -225,7 +248,7 @@ func NoneBut(own, name string, read *pb.RangeResponse) bool {
 // Since returns a with what an earlier reading for the same place adds: no key is ever put ahead
 // of a place.
 func (a Ahead) Since(earlier Ahead) Ahead {
-	if a.Whole {
+	if a.Reading == All {
 		return a
 	}
 	if known := earlier.Count(); known > 0 {
@@ -239,7 +262,7 @@ func (a Ahead) Since(earlier Ahead) Ahead {
 
 // Is reports whether a and b are one reading, of which nothing has gone since.
 func (a Ahead) Is(b Ahead) bool {
-	return a.Whole == b.Whole && len(a.Last) == len(b.Last) &&
+	return a.Reading == b.Reading && len(a.Last) == len(b.Last) &&
 		(len(a.Last) == 0 || &a.Last[0] == &b.Last[0])
 }
 
@@ -252,31 +275,18 @@ func (a Ahead) Without(gone func(Entry) bool) Ahead {
 	if slices.ContainsFunc(a.Last, gone) {
 		a.Last = slices.DeleteFunc(slices.Clone(a.Last), gone)
 	}
-	if a.own.Kind == Permit && a.Whole && a.Last.admits(a.own) {
+	if a.own.Kind == Permit && a.Reading == All && a.Last.admits(a.own) {
 		a.Last, a.Beside = nil, a.Last
 	}
 	return a
 }
 
 // Clear reports whether the place waits for no contender, so that it may hold.
-func (a Ahead) Clear() bool { return a.Whole && len(a.Last) == 0 }
+func (a Ahead) Clear() bool { return a.Reading == All && len(a.Last) == 0 }
 
-// Unread reports whether the reading shows neither that the place waits for a contender nor that
-// it waits for none.
-func (a Ahead) Unread() bool { return !a.Whole && len(a.Last) == 0 }
-
-// Tells reports whether a says how many predecessors the place has, or that they are more than a
-// few.
-func (a Ahead) Tells(few int) bool {
-	return a.Whole || a.Some || len(a.Last) > few || a.own.Kind == Permit && len(a.Last) > 0
-}
-
-// Brief reports whether a comes from Nearest or Behind, which do not read the holder.
-func (a Ahead) Brief() bool { return a.Some || len(a.Last) > 0 && a.Last[0].Lease == 0 }
-
-// Count is how many predecessors the place waits for. If a is not Whole it is approximate.
+// Count is how many predecessors the place waits for. If a is not All it is approximate.
 func (a Ahead) Count() int {
-	if a.Whole {
+	if a.Reading == All {
 		return len(a.Last)
 	}
 	return max(a.About, len(a.Last))
@@ -286,7 +296,7 @@ func (a Ahead) Count() int {
 // first one is unknown.
 func (a Ahead) Holder() Entry {
 	switch {
-	case !a.Whole || len(a.Last) > 0 && 0 < a.First.Rev && a.First.Rev < a.Last[0].Rev:
+	case a.Reading != All || len(a.Last) > 0 && 0 < a.First.Rev && a.First.Rev < a.Last[0].Rev:
 		return a.First
 	case len(a.Last) > 0:
 		return a.Last[0]

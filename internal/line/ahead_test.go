@@ -49,12 +49,12 @@ func TestWhatALimitedReadingTells(t *testing.T) {
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
-			ahead := line.Before(name, row.own, row.read)
+			ahead := line.Before(name, row.own, 1, row.read)
 			require.Equal(t, row.last, tails(ahead.Last))
 			require.Equal(t, row.clear, ahead.Clear())
-			require.Equal(t, row.unread, ahead.Unread())
+			require.Equal(t, row.unread, ahead.Reading == line.Unread)
 			require.Equal(t, row.count, ahead.Count())
-			require.False(t, ahead.Clear() && ahead.Unread())
+			require.False(t, ahead.Clear() && ahead.Reading == line.Unread)
 		})
 	}
 }
@@ -63,18 +63,18 @@ func TestWhatALimitedReadingTells(t *testing.T) {
 // place.
 func TestALaterReadingKnowsWhatAnEarlierOneTold(t *testing.T) {
 	own := line.Entry{Key: name + "/" + idC, Rev: 90, Lease: 1}
-	put := line.Before(name, line.Entry{}, rangeOf(20, true, keys{b(80)}))
+	put := line.Before(name, line.Entry{}, 1, rangeOf(20, true, keys{b(80)}))
 	put = put.HeldBy(name, rangeOf(20, true, keys{a(3)}))
 	require.Equal(t, 20, put.Count())
 	require.Equal(t, idA, tails(line.Line{put.Holder()})[0])
 
-	later := line.Before(name, own, rangeOf(70, true, keys{c(90), b(80)})).Since(put)
+	later := line.Before(name, own, 1, rangeOf(70, true, keys{c(90), b(80)})).Since(put)
 	require.Equal(t, 20, later.Count(), "those that have come since are behind it")
 	require.Equal(t, put.Holder(), later.Holder())
-	later = line.Before(name, own, rangeOf(12, true, keys{c(90), b(80)})).Since(put)
+	later = line.Before(name, own, 1, rangeOf(12, true, keys{c(90), b(80)})).Since(put)
 	require.Equal(t, 11, later.Count())
 
-	whole := line.Before(name, own, rangeOf(70, false, keys{c(90), b(80)})).Since(put)
+	whole := line.Before(name, own, 1, rangeOf(70, false, keys{c(90), b(80)})).Since(put)
 	require.Equal(t, 1, whole.Count())
 	require.Equal(t, idB, tails(line.Line{whole.Holder()})[0])
 	require.Zero(t, line.None.Since(put).Holder().Rev)
@@ -97,7 +97,7 @@ func TestWhoIsGoneIsAheadOfNobody(t *testing.T) {
 		{[]string{idA, idB, idC}, nil},
 	} {
 		t.Run(fmt.Sprint(row.gone), func(t *testing.T) {
-			before := line.Before(name, line.Entry{}, rangeOf(3, false, keys{c(9), b(8), a(7)}))
+			before := line.Before(name, line.Entry{}, 1, rangeOf(3, false, keys{c(9), b(8), a(7)}))
 			after := before.Without(func(e line.Entry) bool {
 				return slices.Contains(row.gone, tails(line.Line{e})[0])
 			})
@@ -140,7 +140,7 @@ func TestTheOldestTellWhoHolds(t *testing.T) {
 			}
 			require.Equal(t, row.holder, holder)
 			require.Equal(t, row.n, n)
-			require.Equal(t, row.whole, ahead.Whole)
+			require.Equal(t, row.whole, ahead.Reading == line.All)
 			require.GreaterOrEqual(t, ahead.Count(), n)
 		})
 	}
@@ -179,8 +179,8 @@ func TestWhatKeysAloneTell(t *testing.T) {
 }
 
 // A put that reads only keys takes every key that may be a contender's for a contender's, since
-// it sees no leases. So by it no place may hold behind a key that may stand in line, and the line
-// is not Whole.
+// it sees no leases. So by it no place may hold behind a key that may stand in line, and the reading is
+// not All.
 func TestWhatKeysAloneTellOfTheNearest(t *testing.T) {
 	older := kv(idA, 7, 1) // etcd before 3.7 tells the lease
 	rows := []struct {
@@ -205,18 +205,17 @@ func TestWhatKeysAloneTellOfTheNearest(t *testing.T) {
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
-			ahead := line.Nearest(name, row.read)
+			ahead := line.ByKeys(name, 1, row.read)
 			require.Equal(t, row.last, tails(ahead.Last))
 			require.Equal(t, row.clear, ahead.Clear())
-			require.Equal(t, row.unread, ahead.Unread())
+			require.Equal(t, row.unread, ahead.Reading == line.Unread)
 			require.Equal(t, row.count, ahead.Count())
-			require.Equal(t, len(row.last) > 0, ahead.Brief())
+			require.Equal(t, len(row.last) > 0, ahead.Reading == line.Brief)
 			for _, e := range ahead.Last {
 				require.Zero(t, e.Lease)
 			}
 		})
 	}
-	require.False(t, line.Before(name, line.Entry{}, rangeOf(1, false, keys{a(7)})).Brief())
 }
 
 // A place that is put behind a key in line waits for that key, and may have more predecessors.
@@ -225,18 +224,15 @@ func TestWhoStandsBehindAKeyThatWasRead(t *testing.T) {
 	ahead := line.Behind(name, rangeOf(1, false, keys{a(7)}), 90)
 	require.Equal(t, []string{idA}, tails(ahead.Last))
 	require.False(t, ahead.Clear())
-	require.False(t, ahead.Unread())
-	require.False(t, ahead.Whole)
-	require.True(t, ahead.Tells(8))
-	require.True(t, ahead.Brief())
+	require.False(t, ahead.Reading == line.Unread)
+	require.Equal(t, line.Brief, ahead.Reading)
 	require.Equal(t, 90, ahead.Count())
 	for _, read := range []*pb.RangeResponse{
 		nil, rangeOf(0, false, nil), rangeOf(1, false, keys{kv(idA, 7, 0)}),
 	} {
 		ahead := line.Behind(name, read, 90)
-		require.True(t, ahead.Unread())
+		require.True(t, ahead.Reading == line.Unread)
 		require.False(t, ahead.Clear())
-		require.False(t, ahead.Tells(8))
 	}
 }
 
@@ -303,10 +299,10 @@ func TestWhatALimitedReadingTellsOneThatReads(t *testing.T) {
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
-			ahead := line.Before(name, own, row.below, row.block, row.beyond)
+			ahead := line.Before(name, own, 1, row.below, row.block, row.beyond)
 			require.Equal(t, row.last, tails(ahead.Last))
 			require.Equal(t, row.clear, ahead.Clear())
-			require.Equal(t, row.unread, ahead.Unread())
+			require.Equal(t, row.unread, ahead.Reading == line.Unread)
 			require.Equal(t, row.count, ahead.Count())
 		})
 	}
@@ -331,7 +327,7 @@ func TestTheOldestTellOneThatReadsWhoIsExclusive(t *testing.T) {
 	require.Equal(t, idA, tails(line.Line{held.Holder()})[0], "it is behind that one")
 
 	ahead, n = line.Among(name, own, rangeOf(30, true, keys{kv("config", 2, 1)}), none)
-	require.False(t, ahead.Whole)
+	require.Equal(t, line.Unread, ahead.Reading)
 	require.Zero(t, n)
 
 	there := line.Entry{Key: name + "/" + idT, Rev: 9, Lease: 1} // an earlier copy has put it

@@ -78,8 +78,8 @@ func TestAPermitWaitsForTheSum(t *testing.T) {
 			require.Equal(t, row.holds, len(l.Blocking(own)) == 0)
 			require.Len(t, l.Holding(), row.holding)
 			slices.Reverse(read)
-			ahead := line.Before(name, own, &pb.RangeResponse{Kvs: read, Count: int64(len(read))})
-			require.True(t, ahead.Whole)
+			ahead := line.Before(name, own, 9, &pb.RangeResponse{Kvs: read, Count: int64(len(read))})
+			require.Equal(t, line.All, ahead.Reading)
 			require.Equal(t, row.holds, ahead.Clear())
 			if !row.holds {
 				require.Equal(t, len(l)-1, ahead.Count())
@@ -134,14 +134,14 @@ func TestWhileAllAwaitedStandAPermitWaits(t *testing.T) {
 		own := l[len(l)-1]
 		n := 1 + rand.IntN(len(read))
 		part := &pb.RangeResponse{Kvs: read[:n], More: n < len(read), Count: int64(len(read))}
-		ahead := line.Before(name, own, part)
-		all := line.Before(name, own, &pb.RangeResponse{Kvs: read, Count: int64(len(read))})
+		ahead := line.Before(name, own, 9, part)
+		all := line.Before(name, own, 9, &pb.RangeResponse{Kvs: read, Count: int64(len(read))})
 		require.Equal(t, len(l.Blocking(own)) == 0, all.Clear(), "%s", text)
 		require.False(t, ahead.Clear() && !all.Clear(), "%s, of which %d are known", text, n)
-		if ahead.Unread() || ahead.Clear() {
+		if len(ahead.Last) == 0 {
 			continue
 		}
-		require.True(t, ahead.Tells(8), "%s", text)
+		require.NotEqual(t, line.Unread, ahead.Reading, text)
 		awaited := ahead.Awaited()
 		require.NotEmpty(t, awaited)
 		for range 8 { // some of the rest go

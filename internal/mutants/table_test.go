@@ -919,7 +919,7 @@ var mutants = []mutant{
 	{
 		name:   "a limited reading is taken for complete",
 		why:    "The keys that were read are the nearest, and no contender is among them. But all of them may be keys that are no contenders (rules 14 and 24).",
-		change: in("line.Before").replace("!_.More || len(_) > 1 && _i == OfReads", "_i >= 0"),
+		change: in("line.Before").replace("_.More && (len(_) == 1 || _i != OfReads)", "_i < 0"),
 		killers: []killer{
 			core("ticket", "TestExploration"), core("line", "TestWhatALimitedReadingTells"),
 			inArea("queue", "TestStrayKeysThatFillWhatIsReadLetNobodyIn"),
@@ -928,7 +928,7 @@ var mutants = []mutant{
 	{
 		name:   "what a put in a crowd has read of keys alone is no contender",
 		why:    "A key read alone shows no lease, and a key without a lease is no contender. But these keys may have one: the put finds nobody, and lets in beside them (rules 1 and 14).",
-		change: in("line.Nearest").replace("MayStandIn", "StandsIn"),
+		change: in("line.ByKeys").replace("MayStandIn", "StandsIn"),
 		killers: []killer{
 			exploring("three Sessions of a crowd, reading keys of one"),
 			core("line", "TestWhatKeysAloneTellOfTheNearest"),
@@ -2500,7 +2500,7 @@ var mutants = []mutant{
 	{
 		name:    "a permit begins as many watches again after watches that have failed",
 		why:     "A watch that failed should begin again. But a slow etcd then gets a watch for each key for which the permit waits, time and again (rule 25).",
-		change:  in("queue.watchSome").and("_.Whole || it", "len(awaited) == 0"),
+		change:  in("queue.watchSome").and("_.Reading == line.All || it", "len(awaited) == 0"),
 		killers: []killer{inArea("kinds", "TestTheWatchesOfAPermitBeginAtASlowEtcd")},
 	},
 	{

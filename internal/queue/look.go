@@ -96,7 +96,7 @@ func (c *Waiter) look(ctx context.Context, p *Place, at int64) error {
 		if p.isLostBy(own) {
 			return ErrAnew
 		}
-		if ticket.Tells(ahead) {
+		if ahead.Reading != line.Unread {
 			p.setLine(ahead, read.Epoch)
 			return nil
 		}

@@ -216,7 +216,7 @@ func (p *Place) ChangedLocked() (info string, changed bool) {
 // QueuedLocked notes what an answer of an epoch says about p's line.
 func (p *Place) QueuedLocked(ahead line.Ahead, told *etcd.Epoch) {
 	p.Since = time.Now()
-	p.line.crowded = ahead.Keys > crowded && ticket.Tells(ahead)
+	p.line.crowded = ahead.Keys > crowded && ahead.Reading != line.Unread
 	p.setAheadLocked(ahead, told)
 	p.asPut = true
 }

@@ -62,7 +62,7 @@ func (n *Line) knownBefore(p *Place, before line.Entry) (last *predecessor, same
 		n.last = nil
 		last.late.Stop()
 	}
-	if !p.asPut || !p.Ahead.Brief() {
+	if !p.asPut || p.Ahead.Reading != line.Brief {
 		return last, false, 0
 	}
 	if n.waited >= pastWait {

@@ -102,7 +102,7 @@ func (v *view) coversLocked(p *Place) bool {
 // inView reports whether a waiter with ahead before it waits by a view: it does if it knows all
 // contenders before it and the line is not long.
 func inView(ahead line.Ahead) bool {
-	return ahead.Whole && len(ahead.Last) <= FewAhead && ahead.Keys <= longLine
+	return ahead.Reading == line.All && len(ahead.Last) <= FewAhead && ahead.Keys <= longLine
 }
 
 // run is the view's goroutine. It ends when the line gets long, when the view was not needed for a
@@ -292,7 +292,7 @@ func (v *view) judgeLocked() {
 		if v.othersLocked() {
 			v.line.local.GiveWayLocked()
 		}
-	case p.Ahead.Whole && len(p.Ahead.Last) > 0:
+	case p.Ahead.Reading == line.All && len(p.Ahead.Last) > 0:
 		p.Ahead = p.Ahead.Without(func(e line.Entry) bool { return v.provesGone(p, e) })
 		if p.Ahead.Clear() {
 			v.tellLocked()
@@ -440,7 +440,7 @@ func (v *view) isAsKnown() bool {
 	k, name := v.line.keys, v.line.Name
 	k.mu.Lock()
 	p := v.ownLocked()
-	if p == nil || p.Ticket.Rev() == 0 || p.StaleLocked() || !p.Ahead.Whole {
+	if p == nil || p.Ticket.Rev() == 0 || p.StaleLocked() || p.Ahead.Reading != line.All {
 		k.mu.Unlock()
 		return false
 	}

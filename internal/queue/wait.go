@@ -11,7 +11,6 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
-	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // lateCheck is when a waiter that watches from the revision of its put checks for the first time
@@ -28,7 +27,7 @@ type Waiter struct {
 // Wait waits until p waits for no contender, and tells in between what is ahead of it, once that is
 // known. It returns what wait returns.
 func (c *Waiter) Wait(ctx context.Context, p *Place, queued func()) error {
-	if ahead, stale := p.Rivals(); !stale && !ticket.Tells(ahead) { // what was read does not show it
+	if ahead, stale := p.Rivals(); !stale && ahead.Reading == line.Unread {
 		if err := c.look(ctx, p, 0); err != nil {
 			return err
 		}
@@ -55,7 +54,7 @@ func (c *Waiter) wait(ctx context.Context, p *Place) error {
 			}
 		case ahead.Clear():
 			return nil
-		case ahead.Unread():
+		case ahead.Reading == line.Unread:
 			err = c.look(ctx, p, 0)
 		case c.Try:
 			err = ErrTaken

@@ -28,7 +28,7 @@ func (w *permitWatch) departed(p *Place, keys []string) (looks bool) {
 		if gone(p.Ticket.Entry()) || stale {
 			return true
 		}
-		if !ahead.Whole {
+		if ahead.Reading != line.All {
 			return slices.ContainsFunc(ahead.Awaited(), gone)
 		}
 		rest := ahead.Without(gone) // without the mutex: they may be thousands
@@ -59,10 +59,7 @@ type permitWatch struct {
 
 // covers reports whether one of the watches tells when a place with ahead before it may hold.
 func (w *permitWatch) covers(ahead line.Ahead) bool {
-	if ahead.Clear() || ahead.Unread() {
-		return false
-	}
-	return !slices.ContainsFunc(ahead.Awaited(), func(e line.Entry) bool {
+	return len(ahead.Last) > 0 && !slices.ContainsFunc(ahead.Awaited(), func(e line.Entry) bool {
 		return !slices.Contains(w.keys, e.Key) && (len(w.keys) > 0 || e.Kind() != line.Permit)
 	})
 }
@@ -79,7 +76,7 @@ func watchSome(
 	w := &permitWatch{notices: make(chan notice)}
 	ctx, w.end = context.WithCancel(ctx)
 	failed := broken != attempt.Backoff{}
-	if awaited[0].Kind() == line.Permit && (ahead.Whole || failed || len(awaited) > manyWatched) {
+	if awaited[0].Kind() == line.Permit && (ahead.Reading == line.All || failed || len(awaited) > manyWatched) {
 		permits := line.Permits(p.Ticket.Name)
 		p.keys.tasks.Go(func() { w.follow(ctx, p, broken, permits.From, clientv3.WithRange(permits.To)) })
 		return w

@@ -65,7 +65,7 @@ func (e *Entering) aheadOf(a Answer) line.Ahead {
 	count := a.read(1)
 	switch {
 	case count == nil:
-		return line.Nearest(e.t.Name, a.read(0))
+		return line.ByKeys(e.t.Name, int(nearest), a.read(0))
 	case count.Count <= 2*Few:
 		return line.Ahead{}
 	default:
@@ -226,18 +226,18 @@ func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
 		return Queued, e.among
 	}
 	if by := e.told.by; len(by) > 0 {
-		return Taken, line.Ahead{Last: by, Whole: true, Longest: by.Longest()}
+		return Taken, line.Ahead{Reading: line.All, Last: by, Longest: by.Longest()}
 	}
 	if a.Succeeded {
 		return Queued, line.None
 	}
 	ahead, n := e.told.ahead, e.told.among
 	switch {
-	case n > 0 && (ahead.Whole || t.Kind == line.Permit), n >= int(nearest):
+	case n > 0 && (ahead.Reading == line.All || t.Kind == line.Permit), n >= int(nearest):
 		return Taken, ahead
-	case !ahead.Whole && is == Queued:
+	case ahead.Reading != line.All && is == Queued:
 		ahead = line.Ahead{} // the caller reads it: the key is there, and is not put again
-	case !ahead.Whole:
+	case ahead.Reading != line.All:
 		e.n = max(e.n*wider, 2*int64(ahead.Keys)) // the next one reads all
 		return Unsure, line.Ahead{}
 	case is != Queued && e.seen != 0:

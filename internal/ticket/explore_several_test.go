@@ -172,7 +172,7 @@ func (w *manyWorld) steps() (steps []manyStep) {
 			clear := true
 			for i := range c.names {
 				clear = clear && c.ahead[i].Clear()
-				if !c.ahead[i].Clear() && w.before(c, i) != len(c.ahead[i].Last) || c.ahead[i].Unread() {
+				if !c.ahead[i].Clear() && w.before(c, i) != len(c.ahead[i].Last) || c.ahead[i].Reading == line.Unread {
 					add(mLook, k, i)
 				}
 			}
@@ -457,7 +457,7 @@ func (w *manyWorld) String() string {
 	for k, c := range w.calls {
 		fmt.Fprint(&b, "|", c.phase, c.lost)
 		for i, t := range c.tickets {
-			fmt.Fprint(&b, t.State(), t.Rev() == 0, len(c.ahead[i].Last), c.ahead[i].Whole)
+			fmt.Fprint(&b, t.State(), t.Rev() == 0, len(c.ahead[i].Last), c.ahead[i].Reading == line.All)
 		}
 		for _, n := range c.names {
 			fmt.Fprint(&b, w.order[w.local(k, n)])

@@ -716,7 +716,7 @@ func (w *world) append(b []byte) []byte {
 		b = append(b, bits(e.taken, e.operated, e.undone, e.ambiguous, e.sure))
 		b = e.ticket.Append(b)
 		b = e.release.Append(e.entering.Append(b))
-		b = append(b, bits(e.ahead.Whole), byte(len(e.ahead.Last)))
+		b = append(b, byte(e.ahead.Reading), byte(len(e.ahead.Last)))
 		for _, a := range e.ahead.Last {
 			b = append(b, byte(a.Rev))
 		}

@@ -100,7 +100,7 @@ func (t *Ticket) aheadOf(a Answer) line.Ahead {
 	if n < 1 {
 		return line.Ahead{}
 	}
-	ahead := line.Before(t.Name, line.Entry{Key: t.Key}, a.Read[:n]...)
+	ahead := line.Before(t.Name, line.Entry{Key: t.Key}, int(nearest), a.Read[:n]...)
 	if ahead.Clear() {
 		return ahead
 	}
@@ -111,7 +111,7 @@ func (t *Ticket) aheadOf(a Answer) line.Ahead {
 // next to nothing.
 func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 	switch holder := ahead.Holder(); {
-	case holder.Rev == 0 && ahead.Brief():
+	case holder.Rev == 0 && ahead.Reading == line.Brief:
 		return t.whole(oldestFirst, nearest) // the holder was not read yet
 	case holder.Rev == 0:
 		return t.whole(oldestFirst, nearest*wider) // the oldest was no contender
@@ -125,7 +125,7 @@ func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 // WhoHolds returns ahead with what AskWhoHolds has read.
 func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
 	oldest := line.Of(t.Name, read.GetKvs()).Before(t.Entry())
-	unknown := ahead.First.Rev == 0 && !ahead.Whole
+	unknown := ahead.First.Rev == 0 && ahead.Reading != line.All
 	if len(oldest) > 0 && (unknown || oldest[0].Rev == ahead.First.Rev) {
 		ahead.First = oldest[0]
 		ahead.Longest = max(ahead.Longest, oldest[0].Longest())
@@ -188,7 +188,7 @@ func (l *Look) Range() []clientv3.OpOption {
 }
 
 // Judge says what an answer shows: what is ahead, and what is there under the key, which is to be
-// observed. If t is not lost and ahead does not Tell, the next Range is to be read.
+// observed. If t is not lost and ahead is Unread, the next Range is to be read.
 func (l *Look) Judge(read ...*pb.RangeResponse) (ahead line.Ahead, own Observation) {
 	if l.keys {
 		l.keys = false
@@ -207,13 +207,8 @@ func (l *Look) Judge(read ...*pb.RangeResponse) (ahead line.Ahead, own Observati
 	if l.t.Kind == line.Read {
 		read = read[1:]
 	}
-	return line.Before(l.t.Name, own.Entry, read...), own
+	return line.Before(l.t.Name, own.Entry, int(nearest), read...), own
 }
-
-// Tells reports whether ahead is enough to wait by. It is not if keys that are no
-// contenders have filled what was read: then the nearest is known, but not how many there
-// are.
-func Tells(ahead line.Ahead) bool { return ahead.Tells(int(nearest) - 1) }
 
 // blockingByChance returns the contenders for which own waits among what byChance has read, which
 // is the last range.

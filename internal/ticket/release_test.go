@@ -267,9 +267,9 @@ func behind(ahead line.Ahead) string {
 	switch {
 	case ahead.Clear():
 		return ""
-	case ahead.Unread() && ahead.Holder().Rev == 0:
+	case len(ahead.Last) == 0 && ahead.Holder().Rev == 0:
 		return " behind some"
-	case ahead.Whole:
+	case ahead.Reading == line.All:
 		return fmt.Sprintf(" behind %d", len(ahead.Last))
 	default:
 		return fmt.Sprintf(" behind %d of %d", len(ahead.Last), ahead.Count())
@@ -487,7 +487,7 @@ func TestWhatAPutInACrowdReads(t *testing.T) {
 			require.Equal(t, ticket.Queued, is)
 			require.Equal(t, ticket.InLine, k.State())
 			require.Equal(t, row.says, behind(ahead))
-			require.Equal(t, row.tells, ticket.Tells(ahead))
+			require.Equal(t, row.tells, ahead.Reading != line.Unread)
 			require.Zero(t, ahead.Holder().Rev)
 		})
 	}
@@ -526,7 +526,7 @@ func TestAPutInACrowdReadsTheLastKeyFirst(t *testing.T) {
 			is, ahead := e.Judged(ticket.Answer{Succeeded: true, Read: row.read, Revision: 20})
 			require.Equal(t, ticket.Queued, is)
 			require.Equal(t, row.says, behind(ahead))
-			require.Equal(t, row.tells, ticket.Tells(ahead))
+			require.Equal(t, row.tells, ahead.Reading != line.Unread)
 		})
 	}
 }

@@ -357,7 +357,7 @@ func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
 	gone, there := []clientv3.Op{clientv3.OpDelete(t.Key)}, []clientv3.Op(nil)
 	if tell && t.rev != 0 {
 		read := t.whole(oldestFirst, 1, clientv3.WithKeysOnly())
-		if known.Whole {
+		if known.Reading == line.All {
 			read = t.whole(oldestFirst, nearest)
 		}
 		gone, there = append(gone, read), append(there, read)
@@ -382,7 +382,7 @@ func (t *Ticket) RemovedBy(a Answer, known line.Ahead) line.Ahead {
 		t.doubt = true
 	} else if read := a.read(0); read != nil {
 		ahead := line.Ahead{About: int(read.Count)}.HeldBy(t.Name, read)
-		if known.Whole {
+		if known.Reading == line.All {
 			ahead, _ = line.Among(t.Name, t.Entry(), read)
 		} else if ahead.First.Rev == known.First.Rev {
 			ahead.First = known.First // with its value

@@ -468,7 +468,7 @@ func (e *entry) comparesNewer() bool {
 // are before it.
 func (w *world) refuse(i int) {
 	e := w.entries[i]
-	if !w.setting.claims[e.claim].try || w.stale(e) || e.ahead.Clear() || e.ahead.Unread() {
+	if !w.setting.claims[e.claim].try || w.stale(e) || len(e.ahead.Last) == 0 {
 		return
 	}
 	if !w.etcd.others(e.ticket.Key) {
@@ -737,7 +737,7 @@ func (w *world) waits(claim int, add func(v verb, a, b int)) {
 		add(begins, claim, 0)
 		return
 	}
-	if e.ahead.Whole && !stale && e.epoch == w.etcd.backs {
+	if e.ahead.Reading == line.All && !stale && e.epoch == w.etcd.backs {
 		for j, before := range e.ahead.Last {
 			if s := w.etcd.find(before.Key); s == nil || s.rev != before.Rev {
 				add(hears, claim, j)
@@ -966,7 +966,7 @@ func (w *world) look(claim int, at int64, gone bool) {
 		if e.ticket.Observe(own).IsLoss() {
 			return
 		}
-		if ticket.Tells(ahead) {
+		if ahead.Reading != line.Unread {
 			e.ahead, e.epoch = ahead, epoch
 			break
 		}
