@@ -958,8 +958,8 @@ var mutants = []mutant{
 	{
 		name: "who has put its key by a copy is the first",
 		why:  "The answer shows the own key, and nobody before it. But the request did not ask for those before it (rule 1).",
-		change: in("ticket.Entering.Judge").before("case _.Succeeded",
-			"default: _self.ahead = line.None"),
+		change: in("ticket.lockPut.judge").before("return Queued",
+			"if !a.Succeeded { e.ahead = line.None }"),
 		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAPutSays")},
 	},
 	{
@@ -1449,8 +1449,8 @@ var mutants = []mutant{
 	{
 		name: "TryLock puts its key and removes it",
 		why:  "concurrency.Mutex does so, and Lock's code does it already. But the others see a contender that does not contend (rule 19).",
-		change: in("ticket.Entering.Txn").replace("_.alone(line.Prefix(_t.Name)).WithPrefix",
-			"_t.absent"),
+		change: in("ticket.tryPut.txn").replace("_.free(line.Prefix(_t.Name)).WithPrefix()",
+			"_t.absent()"),
 		killers: []killer{
 			core("ticket", "TestExploration"),
 			inContract("TestTryLockOfATakenNameWritesNothing"),
@@ -1459,7 +1459,7 @@ var mutants = []mutant{
 	{
 		name:   "TryLock compares until nothing newer is there",
 		why:    "Once nothing is, the put is safe and nobody was in line. But beside nested names or permits in use something newer is always there, and it sends one transaction after the other until its context ends.",
-		change: in("ticket.Entering.judgeTry").drop("case _ != Queued && _.seen != 0"),
+		change: in("ticket.tryPut.judge").drop("case _ != Queued && _.seen != 0"),
 		killers: []killer{
 			exploring("TryAcquire beside permits that come"),
 			inArea("queue", "TestTryLockBesideKeysThatComeAndGoAnswersSoon"),
@@ -1582,8 +1582,8 @@ var mutants = []mutant{
 	{
 		name: "TryRLock compares the whole line",
 		why:  "TryLock does so. And once TryRLock has read that the others are readers, it gets in all the same. But it needs a second request, or a third, as long as others come and go.",
-		change: in("ticket.Entering.Txn").replace("for _, _ := range _t.exclusives() #1 of 2",
-			"txn.If = append(txn.If, _self.alone(line.Prefix(_t.Name)).WithPrefix())"),
+		change: in("ticket.tryReadPut.txn").replace("_.free(_.From).WithRange(_.To)",
+			"e.free(line.Prefix(t.Name)).WithPrefix()"),
 		killers: []killer{
 			exploring("TryRLock beside a reader and a writer"),
 			core("ticket", "TestWhatAPutOfOneThatReadsSends"),

@@ -8,17 +8,9 @@ import (
 
 // An Entering puts a ticket's key. The same put may be carried out many times, and makes
 // one key.
-//
-// After the put of Lock the key stands in line. The transaction of TryLock puts the key only if no
-// other contender stands in line, and otherwise writes nothing. That of TryRLock ignores readers.
-//
-// Beside nested names or permits that come and go, TryLock cannot compare that the line is
-// empty: there is always something newer than what it has seen. After one such compare it
-// goes on as Lock does. It is then Queued. If that is behind other contenders, the caller gives
-// the key up. (Do not compare again and again. TestTryLockBesideKeysThatComeAndGoAnswersSoon.)
 type Entering struct {
 	t     *Ticket
-	try   bool       // false once it goes on as Lock does
+	way   way
 	owner bool       // it reads the value of the holder's key, and not only the key
 	crowd bool       // it reads only keys, the nearest ones
 	last  string     // if this key is there, it reads that and the number of keys instead; "" for none
@@ -26,7 +18,7 @@ type Entering struct {
 	n     int64      // how many keys of the line it reads
 	seen  int64      // TryLock: up to here nothing below the prefix is in its way
 	among line.Ahead // TryAcquire: the contenders that were there then
-	told  told       // what the answer that is judged next shows of the line
+	shown shown      // by the answer that is judged next
 
 	ahead line.Ahead // by the answer that was judged
 
@@ -34,92 +26,28 @@ type Entering struct {
 	then, rest int
 }
 
-// Crowd makes Lock expect a long line, unless Lock is to read the holder's value. It then reads
-// only keys. In a line of 1,000 that takes etcd a fifth of the time, and meanwhile etcd
-// carries out nothing else.
-//
-// If all contenders go round and round, the key behind which the Session's last ticket stood is
-// there again, and it is the nearest. If the key last is there, Lock reads only that key,
-// and how many keys there are: etcd need not go through the line. This is for a ticket that
-// waits for all before it.
-func (e *Entering) Crowd(last string) {
-	e.crowd, e.last = !e.try && !e.owner && e.t.Kind == line.Exclusive, last
+// A way is how a key is put. The state is the Entering's.
+type way interface {
+	// txn has what to compare, what to read before the put, and what to read besides t's key if
+	// nothing is put.
+	txn(e *Entering) (ifs []clientv3.Cmp, then, rest []clientv3.Op)
+
+	read(e *Entering, a Answer) // as in Put; it sets e.shown
+
+	// judge is as in Put. is says whether the key stands in line: by this request, or by an earlier
+	// one whose answer was lost.
+	judge(e *Entering, a Answer, is Entrance) Entrance
 }
 
-// readCrowd is what Lock reads before it puts the key, if it expects a long line.
-func (e *Entering) readCrowd() clientv3.Op {
-	keys := e.t.newest(nearest, clientv3.WithKeysOnly())[0]
-	if e.last == "" {
-		return keys
-	}
-	there := clientv3.Compare(clientv3.CreateRevision(e.last), ">", 0)
-	count := clientv3.OpGet(line.Prefix(e.t.Name), clientv3.WithPrefix(), clientv3.WithCountOnly())
-	return clientv3.OpTxn(
-		[]clientv3.Cmp{there}, []clientv3.Op{clientv3.OpGet(e.last), count}, []clientv3.Op{keys},
-	)
-}
+// readOwn is the range of t's own key in the Else of all ways.
+const readOwn = 0
 
-// aheadOf returns the ticket's predecessors, by what readCrowd has read. In a short line it leaves
-// them to a look, since they are few.
-func (e *Entering) aheadOf(a Answer) line.Ahead {
-	count := a.read(1)
-	switch {
-	case count == nil:
-		return line.ByKeys(e.t.Name, int(nearest), a.read(0))
-	case count.Count <= 2*Few:
-		return line.Ahead{}
-	default:
-		return line.Behind(e.t.Name, a.read(0), count.Count)
-	}
-}
-
-// Txn is as in Put. There is one value.
-//
-// Lock reads t's predecessors, and then puts the key. TryLock first compares that there is
-// nothing below the prefix. If there is something, but no contender, it then compares that
-// nothing below the prefix is newer than what it has seen. So if it puts the key, the key has no
-// predecessor. TryRLock compares the same for the two ranges that leave out readers.
-// TryAcquire does what TryLock does, except that permits beside which it may hold are not
-// in its way. If that fails, too, each goes on as Lock does.
-func (e *Entering) Txn(values ...string) Txn {
-	t := e.t
-	txn := Txn{Name: t.Name, If: []clientv3.Cmp{t.absent()}, own: t.Key}
-	switch {
-	case e.crowd:
-		txn.Then = []clientv3.Op{e.readCrowd()}
-	case !e.try:
-		txn.Then = t.readAhead(e.n, e.owner)
-	case t.Kind == line.Read: // (Do not ask this of the whole line. TestWhatAPutOfOneThatReadsSends.)
-		for _, r := range t.exclusives() {
-			txn.If = append(txn.If, e.alone(r.From).WithRange(r.To))
-		}
-		txn.Then = []clientv3.Op{t.byChance()}
-	default:
-		txn.If = append(txn.If, e.alone(line.Prefix(t.Name)).WithPrefix())
-	}
-	txn.Then = append(txn.Then, t.put(values[0]))
-	if e.reads { // it costs time, and the key is hardly ever there at first
-		txn.Else = []clientv3.Op{clientv3.OpGet(t.Key)}
-	}
-	switch {
-	case e.try && t.Kind == line.Read:
-		for _, r := range t.exclusives() {
-			opts := []clientv3.OpOption{oldestFirst, clientv3.WithLimit(e.n)}
-			txn.Else = append(txn.Else, within(r, opts))
-		}
-		txn.Else = append(txn.Else, t.whole(oldestFirst, 1), t.byChance())
-	case e.try:
-		txn.Else = append(txn.Else, t.whole(oldestFirst, e.n)) // the holder is among them
-	}
-	return txn
-}
-
-// alone is true of a range of keys in which no contender is in the way, as far as is known.
-func (e *Entering) alone(from string) clientv3.Cmp {
-	if e.seen == 0 {
-		return clientv3.Compare(clientv3.CreateRevision(from), "=", 0)
-	}
-	return clientv3.Compare(clientv3.ModRevision(from), "<", e.seen+1)
+// shown is what an answer shows of the line.
+type shown struct {
+	known bool
+	ahead line.Ahead
+	among int       // TryLock: how many contenders were read
+	by    line.Line // TryRLock: those that block it by the chance of their keys
 }
 
 // An Entrance says what follows from the answer to a put.
@@ -138,61 +66,33 @@ func (e Entrance) String() string {
 	return [...]string{"unsure", "queued", "taken", "useless"}[e]
 }
 
-// told is what an answer shows of the line.
-type told struct {
-	known bool
-	ahead line.Ahead
-	among int       // TryLock: how many contenders were read
-	by    line.Line // TryRLock: those that block it by the chance of their keys
+// Txn is as in Put. There is one value.
+func (e *Entering) Txn(values ...string) Txn {
+	ifs, then, rest := e.way.txn(e)
+	txn := Txn{Name: e.t.Name, If: ifs, Then: append(then, e.t.put(values[0])), own: e.t.Key}
+	if e.reads { // it costs time, and the key is hardly ever there at first
+		txn.Else = append([]clientv3.Op{clientv3.OpGet(e.t.Key)}, rest...)
+	}
+	return txn
 }
 
-// Read is as in Put. In a line of
-// thousands of permits it takes a while, so it is called before the mutex is taken: the put is its
-// call's own as long as it is under way. (TestWhatRunsUnderTheMutexIsBounded.)
+// Read is as in Put. In a line of thousands of permits it takes a while, so it is called before the
+// mutex is taken: the put is its call's own as long as it is under way.
+// (TestWhatRunsUnderTheMutexIsBounded)
 func (e *Entering) Read(a Answer) {
-	t := e.t
-	e.told = told{known: true}
-	switch {
-	case a.Outcome != Answered || a.Empty:
-	case !e.try && a.Succeeded && e.crowd:
-		e.told.ahead = e.aheadOf(a)
-	case !e.try && a.Succeeded:
-		e.told.ahead = t.aheadOf(a)
-	case !e.try, a.Succeeded && t.Kind != line.Read:
-	default:
-		self := line.Entry{Key: t.Key, Lease: t.Lease}
-		if self.Rev = a.Revision; !a.Succeeded {
-			own, _ := a.find(0, t.Key)
-			self.Rev = own.Rev
-		}
-		if t.Kind == line.Read {
-			e.told.by = t.blockingByChance(a, self)
-		}
-		if !a.Succeeded {
-			e.told.among, e.told.ahead = e.tried(a, self)
-		}
+	e.shown = shown{known: true}
+	if a.Outcome == Answered && !a.Empty {
+		e.way.read(e, a)
 	}
-}
-
-// tried is what an answer to TryLock, which was not let in, shows: how many contenders were read,
-// and what is ahead of own.
-func (e *Entering) tried(a Answer, own line.Entry) (n int, ahead line.Ahead) {
-	t := e.t
-	if t.Kind != line.Read {
-		ahead, n = line.Among(t.Name, own, a.read(1))
-		return n, ahead
-	}
-	ahead, n = line.Among(t.Name, own, a.read(1), a.read(2))
-	return n, ahead.HeldBy(t.Name, a.read(3))
 }
 
 // Judge is as in Put.
 func (e *Entering) Judge(a Answer) (is Entrance) {
 	t := e.t
-	if !e.told.known {
+	if !e.shown.known {
 		e.Read(a)
 	}
-	e.told.known, e.ahead = false, line.Ahead{}
+	e.shown.known, e.ahead = false, line.Ahead{}
 	if a.Doubtful() {
 		// A copy may come late. etcd can carry it out as long as the lease lives.
 		t.sends()
@@ -202,15 +102,8 @@ func (e *Entering) Judge(a Answer) (is Entrance) {
 		e.reads = true // shows whose the key is
 		return Unsure
 	}
-	is = t.claimRevision(a, 0)
-	switch {
-	case is == Useless:
-	case e.try:
-		is, e.ahead = e.judgeTry(a, is)
-	case is != Queued:
-		is = Useless // it was there, and was deleted before it was read
-	case a.Succeeded:
-		e.ahead = e.told.ahead // else a copy has put it: this answer shows no predecessors
+	if is = t.claimRevision(a, readOwn); is != Useless {
+		is = e.way.judge(e, a, is)
 	}
 	return is
 }
@@ -218,35 +111,169 @@ func (e *Entering) Judge(a Answer) (is Entrance) {
 // Ahead is as in Put, of the one ticket. It is Unread if an earlier copy has put the key.
 func (e *Entering) Ahead(int) line.Ahead { return e.ahead }
 
-// judgeTry is Judge for TryLock. is says whether its key was put, by this request or by an
-// earlier one whose answer was lost.
-func (e *Entering) judgeTry(a Answer, is Entrance) (Entrance, line.Ahead) {
-	t := e.t
-	if a.Succeeded && t.Kind != line.Read {
-		return Queued, e.among
+// A lockPut is the way of Lock: it reads t's predecessors, and then puts the key, which stands in
+// line from then on.
+type lockPut struct{}
+
+// The ranges that Lock reads in a crowd if the key last is there.
+const (
+	readLast = iota
+	readCount
+)
+
+// Crowd makes Lock expect a long line, unless Lock is to read the holder's value. It then reads
+// only keys. In a line of 1,000 that takes etcd a fifth of the time, and meanwhile etcd
+// carries out nothing else.
+//
+// If all contenders go round and round, the key behind which the Session's last ticket stood is
+// there again, and it is the nearest. If the key last is there, Lock reads only that key,
+// and how many keys there are: etcd need not go through the line. This is for a ticket that
+// waits for all before it.
+func (e *Entering) Crowd(last string) {
+	e.crowd, e.last = !e.tries() && !e.owner && e.t.Kind == line.Exclusive, last
+}
+
+func (lockPut) txn(e *Entering) (ifs []clientv3.Cmp, then, _ []clientv3.Op) {
+	t, ifs := e.t, []clientv3.Cmp{e.t.absent()}
+	if !e.crowd {
+		return ifs, t.readAhead(e.n, e.owner), nil
 	}
-	if by := e.told.by; len(by) > 0 {
-		return Taken, line.Ahead{Reading: line.All, Last: by, Longest: by.Longest()}
+	then = t.newest(nearest, clientv3.WithKeysOnly())
+	if e.last != "" {
+		there := clientv3.Compare(clientv3.CreateRevision(e.last), ">", 0)
+		count := clientv3.OpGet(line.Prefix(t.Name), clientv3.WithPrefix(), clientv3.WithCountOnly())
+		known := []clientv3.Op{clientv3.OpGet(e.last), count}
+		then = []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{there}, known, then)}
+	}
+	return ifs, then, nil
+}
+
+func (lockPut) read(e *Entering, a Answer) {
+	switch count := a.read(readCount); {
+	case !a.Succeeded:
+	case !e.crowd:
+		e.shown.ahead = e.t.aheadOf(a)
+	case count == nil:
+		e.shown.ahead = line.ByKeys(e.t.Name, int(nearest), a.read(0))
+	case count.Count > 2*Few: // a look reads a short line: its contenders are few
+		e.shown.ahead = line.Behind(e.t.Name, a.read(readLast), count.Count)
+	}
+}
+
+func (lockPut) judge(e *Entering, a Answer, is Entrance) Entrance {
+	if is != Queued {
+		return Useless // it was there, and was deleted before it was read
 	}
 	if a.Succeeded {
-		return Queued, line.None
+		e.ahead = e.shown.ahead // else a copy has put it: this answer shows no predecessors
 	}
-	ahead, n := e.told.ahead, e.told.among
+	return Queued
+}
+
+// A tryPut is the way of TryLock and TryAcquire: it puts the key only if no other contender is in
+// the way, and otherwise writes nothing.
+//
+// It first compares that there is nothing below the prefix. If there is something, but no
+// contender, it then compares that nothing below the prefix is newer than what it has seen. So if
+// it puts the key, the key has no predecessor. Permits beside which TryAcquire may hold are not in
+// its way.
+//
+// Beside nested names or permits that come and go, it cannot compare that the line is empty: there
+// is always something newer than what it has seen. After one such compare it goes on as Lock does.
+// It is then Queued. If that is behind other contenders, the caller gives the key up.
+//
+// Do not compare again and again. (TestTryLockBesideKeysThatComeAndGoAnswersSoon)
+type tryPut struct{}
+
+// readLine is the range of the oldest keys that TryLock reads if it does not put the key.
+const readLine = 1
+
+func (tryPut) txn(e *Entering) (ifs []clientv3.Cmp, then, rest []clientv3.Op) {
+	t := e.t
+	ifs = []clientv3.Cmp{t.absent(), e.free(line.Prefix(t.Name)).WithPrefix()}
+	return ifs, nil, []clientv3.Op{t.whole(oldestFirst, e.n)} // the holder is among them
+}
+
+func (tryPut) read(e *Entering, a Answer) {
+	if !a.Succeeded {
+		own, _ := a.find(readOwn, e.t.Key)
+		e.shown.ahead, e.shown.among = line.Among(e.t.Name, own, a.read(readLine))
+	}
+}
+
+func (tryPut) judge(e *Entering, a Answer, is Entrance) Entrance {
+	n, by, whole := e.shown.among, e.shown.by, e.shown.ahead.Reading == line.All
+	e.ahead = e.shown.ahead
 	switch {
-	case n > 0 && (ahead.Reading == line.All || t.Kind == line.Permit), n >= int(nearest):
-		return Taken, ahead
-	case ahead.Reading != line.All && is == Queued:
-		ahead = line.Ahead{} // the caller reads it: the key is there, and is not put again
-	case ahead.Reading != line.All:
-		e.n = max(e.n*wider, 2*int64(ahead.Keys)) // the next one reads all
-		return Unsure, line.Ahead{}
+	case len(by) > 0:
+		e.ahead = line.Ahead{Reading: line.All, Last: by, Longest: by.Longest()}
+		return Taken
+	case a.Succeeded:
+		e.ahead = e.among
+		return Queued
+	case n > 0 && (whole || e.t.Kind == line.Permit), n >= int(nearest):
+		return Taken
+	case !whole:
+		e.ahead = line.Ahead{}
+		if is != Queued { // else the caller reads it: the key is there, and is not put again
+			e.n = max(e.n*wider, 2*int64(e.shown.ahead.Keys)) // the next one reads all
+		}
 	case is != Queued && e.seen != 0:
 		e.queue()
 	case is != Queued:
-		e.seen, e.among = a.Revision, ahead
+		if e.seen = a.Revision; e.t.Kind != line.Read {
+			e.among = e.ahead
+		}
 	}
-	return is, ahead
+	return is
 }
 
+// tries reports whether e goes on as TryLock does.
+func (e *Entering) tries() bool { return e.way != way(lockPut{}) }
+
 // queue makes TryLock go on as Lock does.
-func (e *Entering) queue() { e.try, e.owner = false, true }
+func (e *Entering) queue() { e.way, e.owner = lockPut{}, true }
+
+// free compares that in a range of keys, as far as is known, no contender is in the way.
+func (e *Entering) free(from string) clientv3.Cmp {
+	if e.seen == 0 {
+		return clientv3.Compare(clientv3.CreateRevision(from), "=", 0)
+	}
+	return clientv3.Compare(clientv3.ModRevision(from), "<", e.seen+1)
+}
+
+// A tryReadPut is the way of TryRLock: it does what TryLock does in the two ranges without readers.
+// The readers may be many. One that is exclusive by chance may be among them.
+//
+// Do not compare the whole line. (TestWhatAPutOfOneThatReadsSends)
+type tryReadPut struct{ tryPut }
+
+// The ranges that TryRLock reads if it does not put the key, behind its own.
+const (
+	readBelow    = 1 + iota // of exclusives, below the readers
+	readBeyond              // and beyond these
+	readOldest              // of all
+	readByChance            // of the readers
+)
+
+func (tryReadPut) txn(e *Entering) (ifs []clientv3.Cmp, then, rest []clientv3.Op) {
+	t := e.t
+	ifs = []clientv3.Cmp{t.absent()}
+	for _, r := range t.exclusives() {
+		ifs = append(ifs, e.free(r.From).WithRange(r.To))
+		rest = append(rest, within(r, []clientv3.OpOption{oldestFirst, clientv3.WithLimit(e.n)}))
+	}
+	return ifs, []clientv3.Op{t.byChance()}, append(rest, t.whole(oldestFirst, 1), t.byChance())
+}
+
+func (tryReadPut) read(e *Entering, a Answer) {
+	t, byChance := e.t, a.read(readByChance)
+	own, _ := a.find(readOwn, t.Key)
+	if a.Succeeded {
+		own.Rev, byChance = a.Revision, a.read(0) // it reads no other range
+	} else {
+		e.shown.ahead, e.shown.among = line.Among(t.Name, own, a.read(readBelow), a.read(readBeyond))
+		e.shown.ahead = e.shown.ahead.HeldBy(t.Name, a.read(readOldest))
+	}
+	e.shown.by = line.Of(t.Name, byChance.GetKvs()).Blocking(own)
+}

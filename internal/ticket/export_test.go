@@ -93,7 +93,7 @@ func (s *Slots) Append(b []byte) []byte {
 
 // Append appends all that there is of e, except its ticket.
 func (e *Entering) Append(b []byte) []byte {
-	b = binary.AppendVarint(append(b, flags(e.try, e.reads)), e.n)
+	b = binary.AppendVarint(append(b, flags(e.tries(), e.reads)), e.n)
 	return binary.AppendVarint(b, e.seen)
 }
 

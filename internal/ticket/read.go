@@ -209,12 +209,3 @@ func (l *Look) Judge(read ...*pb.RangeResponse) (ahead line.Ahead, own Observati
 	}
 	return line.Before(l.t.Name, own.Entry, int(nearest), read...), own
 }
-
-// blockingByChance returns the contenders for which own waits among what byChance has read, which
-// is the last range.
-func (t *Ticket) blockingByChance(a Answer, own line.Entry) line.Line {
-	if len(a.Read) == 0 {
-		return nil
-	}
-	return line.Of(t.Name, a.Read[len(a.Read)-1].GetKvs()).Blocking(own)
-}

@@ -117,7 +117,7 @@ func (s Several) Judge(a Answer) (is Entrance) {
 	case told[Taken] > 0:
 		return Taken
 	case told[Unsure] == len(s):
-		if slices.ContainsFunc(s, func(e Entering) bool { return !e.try }) {
+		if slices.ContainsFunc(s, func(e Entering) bool { return !e.tries() }) {
 			s.queue()
 		}
 		return Unsure
@@ -134,7 +134,7 @@ func (s Several) Ahead(i int) line.Ahead { return s[i].ahead }
 // queue makes TryLockAll go on as LockAll does, for all names.
 func (s Several) queue() {
 	for i := range s {
-		if s[i].try {
+		if s[i].tries() {
 			s[i].queue()
 		}
 	}

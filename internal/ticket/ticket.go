@@ -226,7 +226,14 @@ func (a *Answer) Doubtful() bool { return a.Copies || a.Outcome == Unknown }
 // Enter begins to put t's key. With try it does so as TryLock does. With owner it also
 // reads the value of the holder's key, otherwise only the key.
 func (t *Ticket) Enter(try, owner bool) Entering {
-	return Entering{t: t, try: try, owner: owner, reads: try, n: t.few(), among: line.None}
+	e := Entering{t: t, way: lockPut{}, owner: owner, reads: try, n: t.few(), among: line.None}
+	switch {
+	case try && t.Kind == line.Read:
+		e.way = tryReadPut{}
+	case try:
+		e.way = tryPut{}
+	}
+	return e
 }
 
 // sends records that a put may have been carried out.
