@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -80,61 +79,6 @@ func (w *Watch) Stop() {
 	w.uncount()
 }
 
-// An opening is a watch that begins.
-type opening struct {
-	remains func() time.Duration // of its time: less once etcd has become faster
-	end     context.CancelFunc   // of the watch
-
-	mu    sync.Mutex
-	state openingState
-}
-
-type openingState uint8
-
-const (
-	opens     openingState = iota
-	isOpen                 // etcd has answered
-	isGivenUp              // it takes too long: no waiter reads the line before the watch is there
-	isLeft                 // the caller's ctx has ended; the goroutine that opens the watch ends it
-)
-
-// opened notes that etcd has answered, or that the watch was ended.
-func (o *opening) opened() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.state != opens {
-		o.end()
-		return
-	}
-	o.state = isOpen
-}
-
-// late ends the watch once it takes too long. Until then it looks again now and then.
-func (o *opening) late() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch remains := o.remains(); {
-	case o.state == isOpen:
-		return
-	case remains > 0:
-		time.AfterFunc(min(remains, attempt.ReadTimeout), o.late)
-		return
-	case o.state == opens:
-		o.state = isGivenUp
-	}
-	o.end()
-}
-
-// left notes that ctx of the caller has ended. It reports whether that was before anything else.
-func (o *opening) left() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.state == opens {
-		o.state = isLeft
-	}
-	return o.state == isLeft
-}
-
 // Watch begins a watch from now. It returns when etcd has answered, or with closed Answers if ctx
 // ends before. If that takes too long, Answers are closed, too, and by broken the
 // next watch may take longer.
@@ -143,7 +87,7 @@ func (o *opening) left() bool {
 // it begins in a goroutine of its own, which goes on if ctx ends.
 //
 // Do not end it with ctx: clientv3 ends a stream with the last watch that etcd has answered, and
-// another one leaves the stream open. (TestNoStreamOfWatchesStaysOpen)
+// another one leaves the stream open. (TestNoStreamOfWatchesStaysOpen.)
 func (c *Conn) Watch(
 	ctx context.Context, broken *attempt.Backoff, key string, opts ...clientv3.OpOption,
 ) (w Watch) {
@@ -154,27 +98,38 @@ func (c *Conn) Watch(
 		return w
 	}
 	started, before := time.Now(), *broken
-	o := &opening{end: end, remains: func() time.Duration {
+	remains := func() time.Duration { // etcd may have become faster since
 		return c.WatchTimeout(before) - time.Since(started)
-	}}
-	o.late()
-	begun := make(chan clientv3.WatchChan, 1)
+	}
+	begun := make(chan clientv3.WatchChan) // without a buffer: both sides know whether it was received
 	c.tasks.Go(func() {
 		defer context.AfterFunc(c.ctx, end)()
 		watch := c.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...)
-		o.opened()
-		begun <- watch
-	})
-	select {
-	case w.Answers = <-begun:
-	case <-ctx.Done():
-		if o.left() {
-			w.end = nil // its goroutine ends it
-			return w
+		select {
+		case begun <- watch:
+		case <-ctx.Done():
+			end()
 		}
-		w.Answers = <-begun
+	})
+	late, look := false, time.NewTimer(min(remains(), attempt.ReadTimeout))
+	defer look.Stop()
+	for open := false; !open; {
+		select {
+		case w.Answers = <-begun:
+			open = true
+		case <-ctx.Done():
+			time.AfterFunc(remains(), end)
+			w.end = nil // the goroutine ends it once etcd has answered
+			return w
+		case <-look.C:
+			if late = remains() <= 0; late {
+				end() // no waiter reads the line before the watch is there
+			} else {
+				look.Reset(min(remains(), attempt.ReadTimeout))
+			}
+		}
 	}
-	if o.state == isGivenUp { // opened was the last to change it
+	if late {
 		broken.Unanswered()
 		// The other watches on it hear nothing either, whichever Sessions of the client have them.
 		// (clientv3 begins one watch at a time on a stream, so many at once take long. Then the

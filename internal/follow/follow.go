@@ -28,8 +28,9 @@ const (
 // is away or was set back. One goroutine has it.
 //
 // Invariant: what See is told was so in a linearizable read, and each read was sent after the read
-// before it had been answered. So nothing is reordered. (Do not tell what an event or a member that
-// may be behind says. TestWatchHolderNeverGoesBack.)
+// before it had been answered. So nothing is reordered.
+//
+// Do not tell what an event says, or a member that may be behind. (TestWatchHolderNeverGoesBack.)
 //
 // Invariant: after a read nothing happens to a holder unnoticed: a watch begins right behind it,
 // and the keys are compared again now and then, because an event may be lost.
@@ -183,8 +184,10 @@ func (f *Follower) recheckAfter(relied time.Time, seen *Snapshot) time.Duration 
 // due, since the events of a member that is back may be there already.
 //
 // While there is no holder it reads a few of the keys that are newer than seen. If none of these
-// may stand in line, seen is as of now. (Do not compare that there are none: beside nested names in
-// use there always are some. TestWatchHolderOfAFreeNameReadsNoNestedNames.)
+// may stand in line, seen is as of now.
+//
+// Do not compare that there are none: beside nested names in use there always are some.
+// (TestWatchHolderOfAFreeNameReadsNoNestedNames.)
 func (f *Follower) stands(ctx context.Context, seen *Snapshot) bool {
 	var free bool
 	var ask clientv3.Op

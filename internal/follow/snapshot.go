@@ -26,7 +26,7 @@ const (
 type Snapshot struct {
 	Line     line.Line // the first contenders: one at least, or with all that hold the next, too
 	Revision int64     // at which that was so
-	Keys     int       // below the name, with those that are no contenders
+	Keys     int       // below the name, contenders or not
 
 	name  string
 	all   bool // of a Follower of all that hold
@@ -51,7 +51,7 @@ func (s *Snapshot) First() line.Entry {
 	return s.Line[0]
 }
 
-// Is reports whether s and o show the same hold first, of which they tell the same, or none.
+// Is reports whether s and o show the same hold first, and tell the same of it, or show none.
 func (s *Snapshot) Is(o *Snapshot) bool { return tellsSame(s.First(), o.First()) }
 
 // tellsSame reports whether a and b are of the same hold, and tell the same.
@@ -71,18 +71,18 @@ func (s *Snapshot) tells(n int64) bool {
 	}
 }
 
-// alone reports whether the first in line holds alone.
-func (s *Snapshot) alone() bool {
+// exclusive reports whether the first in line excludes all others.
+func (s *Snapshot) exclusive() bool {
 	return len(s.Line) > 0 && s.Line[0].Kind() == line.Exclusive
 }
 
 // bounded reports whether Line shows that no other contender holds than those in it.
-func (s *Snapshot) bounded() bool { return s.alone() || len(s.Line) > len(s.Line.Holding()) }
+func (s *Snapshot) bounded() bool { return s.exclusive() || len(s.Line) > len(s.Line.Holding()) }
 
 // decisive are the contenders that decide who holds: all that hold, and the one that keeps the next
 // ones from it.
 func (s *Snapshot) decisive() line.Line {
-	if !s.all || s.alone() {
+	if !s.all || s.exclusive() {
 		return s.Line[:min(1, len(s.Line))]
 	}
 	return s.Line[:min(len(s.Line.Holding())+1, len(s.Line))]
@@ -91,14 +91,14 @@ func (s *Snapshot) decisive() line.Line {
 // watched is what is watched: the key of the holder or, where none holds or several may, all below
 // the name.
 //
-// (Do not watch all below the name where one holds alone: of a line of n that goes, each would be
-// told of each. TestALineThatGivesUpTellsNoAsker.)
+// Do not watch all below the name where the holder excludes all others: as a line of n goes, each
+// would be told of each. (TestALineThatGivesUpTellsNoAsker.)
 func (s *Snapshot) watched() (key string, opts []clientv3.OpOption) {
 	opts = append(opts, clientv3.WithRev(s.Revision+1))
 	if s.all {
 		opts = append(opts, clientv3.WithFilterPut())
 	}
-	if len(s.Line) > 0 && (!s.all || s.alone()) {
+	if len(s.Line) > 0 && (!s.all || s.exclusive()) {
 		return s.Line[0].Key, opts
 	}
 	return line.Prefix(s.name), append(opts, clientv3.WithPrefix())

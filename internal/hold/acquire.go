@@ -407,7 +407,7 @@ func (c *claim) delay() (delay time.Duration) {
 // tellQueued tells the Trace what is ahead of c in etcd's line, if nothing was in the local line. A
 // call that only tries does not queue.
 func (c *claim) tellQueued() {
-	ahead, _ := c.place.Rivals()
+	ahead, _ := c.place.Predecessors()
 	if ahead.Count() == 0 || c.ahead > 0 || c.Try {
 		return
 	}

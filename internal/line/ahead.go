@@ -15,7 +15,7 @@ import (
 // Invariant: a place waits while Last is not empty. If Last is empty, the place may hold only if the
 // Reading is All: keys that are no contenders may have filled what was read.
 //
-// Do not take what was read for everything. (TestStrayKeysThatFillWhatIsReadLetNobodyIn)
+// Do not take what was read for everything. (TestStrayKeysThatFillWhatIsReadLetNobodyIn.)
 //
 // A reader waits only for the exclusive contenders before it. It reads them by Ranges,
 // since the readers may be many. The holder may then be another reader.
@@ -29,7 +29,7 @@ type Ahead struct {
 	// Beside has the predecessors of a permit, if the permit may hold beside all of them. Last
 	// is empty then.
 	Beside Line
-	Unlike Line // some of those that count on another limit, one for each of these
+	Unlike Line // some that count on another limit, one for each limit
 
 	// Longest is the longest TTL of the contenders that were read, and at least UntoldTTL if there may
 	// be others.
@@ -45,7 +45,7 @@ type Reading uint8
 // The readings.
 const (
 	Unread  Reading = iota // too few to wait by: the place reads on
-	Brief                  // as Nearest, without the holder, and perhaps with a gap behind Last
+	Brief                  // as Nearest, by a put in a crowd: without the holder, perhaps with a gap
 	Nearest                // the newest without a gap, as many as were asked for
 	All                    // all
 )
@@ -114,10 +114,10 @@ func (a *Ahead) permits(l Line, own Entry) {
 	}
 }
 
-// Awaited returns predecessors of a place, at least one of which must go before the place may
-// hold. That is the nearest one, except for a permit behind permits. A permit waits until the
-// sum of the weights is small enough, so for a permit Awaited is the nearest permits whose
-// weights alone are too much. Last must not be empty.
+// Awaited returns predecessors of a place: at least one must go before the place may hold. It is
+// the nearest one, except for a permit behind permits. A permit waits until the sum of the weights
+// is small enough, so for a permit Awaited is the nearest permits whose weights alone are too much.
+// Last must not be empty.
 //
 // Invariant: while all of Awaited stand in line, the place may not hold. So a place that learns
 // when each of them goes, and learns of no other key, misses nothing.
@@ -164,9 +164,9 @@ func merge(name string, ranges []*pb.RangeResponse) (l Line, a Ahead, read int) 
 }
 
 // Among returns the predecessors of own, by ranges that have read the oldest keys, the oldest
-// first. It shows the holder, and about how many predecessors there are, n of which were read.
-// Last is empty unless all were read, since unread contenders may stand between. For a reader the
-// ranges are the two of its Ranges that leave out readers.
+// first. It shows the holder, and about how many predecessors there are; n were read. Last is empty
+// unless all were read, since unread contenders may stand between. For a reader the ranges are the
+// two of its Ranges that leave out readers.
 func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int) {
 	contenders, a, read := merge(name, oldest)
 	before := contenders.Before(own)
@@ -260,14 +260,14 @@ func (a Ahead) Since(earlier Ahead) Ahead {
 	return a
 }
 
-// Is reports whether a and b are one reading, of which nothing has gone since.
+// Is reports whether a and b are one reading, and nothing has gone since.
 func (a Ahead) Is(b Ahead) bool {
 	return a.Reading == b.Reading && len(a.Last) == len(b.Last) &&
 		(len(a.Last) == 0 || &a.Last[0] == &b.Last[0])
 }
 
 // Without returns a without the contenders that are gone, if all of a is known. It does not
-// write to the old Last, of which there may be copies.
+// write to the old Last: there may be copies of a.
 func (a Ahead) Without(gone func(Entry) bool) Ahead {
 	for len(a.Last) > 0 && gone(a.Last[0]) {
 		a.Last = a.Last[1:]

@@ -44,9 +44,10 @@ func Find(kvs []*mvccpb.KeyValue, key string) (e Entry, there bool) {
 
 // A Line is the contenders for one lock, in the order in which they came.
 //
-// Invariant: its entries are in the order of their create revisions, which is the order in
-// which etcd put them. (Do not keep them in the order of their keys, in which etcd reads
-// them. TestTheOrderIsThatOfTheCreateRevisions.)
+// Invariant: its entries are in the order of their create revisions, as etcd put them.
+//
+// Do not keep them in the order of their keys, as etcd reads them.
+// (TestTheOrderIsThatOfTheCreateRevisions.)
 type Line []Entry
 
 // Of is the line for the lock name, by the keys that were read below it.
@@ -104,8 +105,10 @@ func (l Line) Before(own Entry) Line {
 //
 // No key is ever put before a place. So once the rule lets a place in, it stays in. Of any
 // two places that the rule has let in, and that both stand in line, the later one has seen
-// the earlier one, and may hold beside it. (Do not count the contenders behind. A reader would
-// wait for a contender that waits for it. TestTheRuleOfEntry.)
+// the earlier one, and may hold beside it.
+//
+// Do not count the contenders behind: a reader would wait for a contender that waits for it.
+// (TestTheRuleOfEntry.)
 func (l Line) Blocking(own Entry) Line {
 	before := l.Before(own)
 	switch s := own.Shape(); {

@@ -1309,7 +1309,7 @@ var mutants = []mutant{
 	{
 		name:    "a watch may take as long as answers took when it was begun",
 		why:     "The time is known when the watch begins. But if its member is dead, and etcd has become fast meanwhile, nobody looks for that long.",
-		change:  in("etcd.opening.late").replace("min(_remains, attempt.ReadTimeout)", "_remains"),
+		change:  in("etcd.Conn.Watch").replace("min(_remains(), attempt.ReadTimeout) #1 of 2", "_remains()"),
 		killers: []killer{inArea("watching", "TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon")},
 	},
 	{
@@ -1975,13 +1975,13 @@ var mutants = []mutant{
 	{
 		name:    "who follows one holder watches all below the name",
 		why:     "So it needs no other watch for the next one. But each that gives up in a line of n is told to n (rule 24).",
-		change:  in("follow.Snapshot.watched").drop("_.alone()"),
+		change:  in("follow.Snapshot.watched").drop("_.exclusive()"),
 		killers: []killer{inArea("holders", "TestALineThatGivesUpTellsNoAsker")},
 	},
 	{
 		name:    "who follows several holders watches the first",
 		why:     "When it goes the line is read. But another one may come to hold before, as one that waits gives up.",
-		change:  in("follow.Snapshot.watched").drop("!_.all || _.alone()"),
+		change:  in("follow.Snapshot.watched").drop("!_.all || _.exclusive()"),
 		killers: []killer{inArea("holders", "TestAReaderThatComesToHoldAsAWriterGivesUpIsAsked")},
 	},
 	{
@@ -2526,7 +2526,7 @@ var mutants = []mutant{
 		name: "a permit that has found whom it waits for reads once more",
 		why:  "Later is newer. But a view may have cleared it meanwhile, and there is nobody whom it could watch.",
 		change: in("queue.Waiter.waitBehindSome").before("_ := watchSome(_, _p, _ahead, *_)",
-			"_ahead, _ = _p.Rivals()"),
+			"_ahead, _ = _p.Predecessors()"),
 		killers: []killer{core("queue", "TestAPermitWaitsForThoseThatItHasFound")},
 	},
 	{

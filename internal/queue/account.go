@@ -108,7 +108,7 @@ func sign(id uuid.UUID, name string, lease int64) uuid.UUID {
 }
 
 // accountsForLocked reports whether e may be the key of a place. If the place's own key is gone, e
-// is an earlier key of that name, which a set-back of etcd has brought back.
+// is an earlier key with its name, which a set-back of etcd has brought back.
 func (a *Account) accountsForLocked(e line.Entry) bool {
 	p := a.places[e.Key]
 	return p != nil && (!p.Ticket.Lost() || p.Ticket.Rev() == e.Rev)
@@ -153,8 +153,8 @@ func (a *Account) ReleasedLocked() {
 	}
 }
 
-// askWhyLocked ends the hold at p, whose key is gone, in the background.
-func (a *Account) askWhyLocked(p *Place) {
+// endDeletedLocked ends the hold at p, whose key is gone, in the background.
+func (a *Account) endDeletedLocked(p *Place) {
 	a.deleted = append(a.deleted, p)
 	if len(a.deleted) == 1 {
 		a.keys.tasks.Go(a.tellDeleted)

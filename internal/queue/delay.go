@@ -21,7 +21,7 @@ import "time"
 //     W stands behind it. If not, H has ended.
 //   - Both count on their own monotonic clock. The margin covers clocks of different rates. If the
 //     monotonic clock of W stands still, because its machine is suspended, W waits for longer; if
-//     that of H does, H looks at the wall clock (trust.At).
+//     H's stands still, H looks at the wall clock (trust.At).
 //   - A hold that began between two set-backs is from before the second one, from which the delay
 //     counts anew. So delays do not add up: the last to end counts.
 //
@@ -52,8 +52,9 @@ type delay struct {
 	end     time.Time     // zero if etcd was never found set back
 }
 
-// until is when d ends, with the last set-back. (Do not go through all lines as that is noticed:
-// there may be thousands.)
+// until is when d ends, with the last set-back.
+//
+// Do not go through all lines as a set-back is noticed: there may be thousands.
 func (d *delay) until(last setBack) time.Time {
 	if !d.noticed.Equal(last.noticed) {
 		d.noticed = last.noticed

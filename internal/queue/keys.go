@@ -177,7 +177,7 @@ func (k *Keys) recheckAfter(relied time.Time, contenders int) time.Duration {
 	return k.etcd.Seldom(from) + rand.N(to-from+1)
 }
 
-// DelayLocked is that for a name of which the Session knows no line.
+// DelayLocked is for how long no hold begins in a line that the Session does not know.
 func (k *Keys) DelayLocked(now time.Time) time.Duration {
 	return k.rest.left(now, k.setBack)
 }

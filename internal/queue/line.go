@@ -24,7 +24,7 @@ type Line struct {
 	// What the next place may expect there.
 	crowded bool          // the line was long when the last one was put
 	waited  time.Duration // for how long the last one that came to hold has stood in it
-	last    *predecessor  // of that one, while it is watched yet
+	last    *predecessor  // of the last one that came to hold, while it is watched yet
 
 	delay delay // for how long no hold begins, as etcd was set back
 }
@@ -40,8 +40,8 @@ type predecessor struct {
 	late *time.Timer // ends it while no waiter has it. Guarded by Session.mu
 }
 
-// A Local is the local line for a name: the Session's goroutines, of which one at a time has a
-// place in etcd's line.
+// A Local is the local line for a name: the Session's goroutines. One at a time has a place in
+// etcd's line.
 type Local interface {
 	// PlaceLocked is the place of the goroutine that has the turn, or of the key that lingers. It
 	// is nil if there is none.
@@ -59,7 +59,7 @@ type Local interface {
 	// SharesLocked reports whether several reads share the turn, or one is about to join.
 	SharesLocked() bool
 
-	// MarkLocked says that something has changed by which waiters may get in.
+	// MarkLocked says that something has changed: waiters may get in now.
 	MarkLocked()
 
 	// RefuseLocked ends the waits of all that wait for no other contender: no view shows whether there
@@ -94,8 +94,9 @@ func (n *Line) IdleLocked() bool { return n.viewLocked() == nil && n.last == nil
 
 // viewLocked is the view of n, nil if there is none. One from before a set-back ends.
 //
-// Invariant: nothing is learned from a view of an earlier epoch: who has one asks for it here. (Do
-// not end all views as etcd is found set back: there may be thousands.)
+// Invariant: nothing is learned from a view of an earlier epoch: each use of a view asks here.
+//
+// Do not end all views as etcd is found set back: there may be thousands.
 func (n *Line) viewLocked() *view {
 	if v := n.view; v != nil && v.epoch != n.keys.etcd.Epoch() {
 		v.endLocked()
@@ -204,7 +205,7 @@ func (n *Line) unwatchLastLocked() {
 // meetsLocked notes the longest TTL of contenders that stand in n. The Session may not learn when
 // they have gone, so it counts for good: from the next set-back on.
 func (n *Line) meetsLocked(longest time.Duration) {
-	n.delay.until(n.keys.setBack) // by those that it had met before
+	n.delay.until(n.keys.setBack) // by the contenders that it had met before
 	n.delay.longest = max(n.delay.longest, longest)
 	n.keys.met = max(n.keys.met, longest)
 }

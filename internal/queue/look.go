@@ -17,7 +17,7 @@ import (
 // were before: a recheck. In a long line an etcd that is silent gets one from each waiter at about
 // the same time, so few of these are repeated. (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
 func (c *Waiter) stands(ctx context.Context, p *Place, before line.Entry, length int) (s checked) {
-	ahead, _ := p.Rivals()
+	ahead, _ := p.Predecessors()
 	var retry attempt.Backoff
 	if length > crowded {
 		retry.Policy = attempt.Spare

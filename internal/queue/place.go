@@ -32,23 +32,28 @@ type Place struct {
 
 	// Guarded by Session.mu.
 	Ticket ticket.Ticket
-	Since  time.Time    // when its revision became known
-	Ahead  line.Ahead   // before this place, when last looked at
-	Refs   int          // how many holds need the key: that are whole, or being freed
-	Recall *line.Recall // the one with the shortest grace that its value has had, nil without any
-
-	Removal Removal // of its key, once it was given up
-
-	// changed is the key as it was last seen, once another info was sent for it: it does not go on
-	// telling what was put. nil before.
-	changed *line.Entry
-
-	asPut bool        // Ahead is what the transaction has read that put the key
-	held  time.Time   // since when it is Held
-	watch *keyWatch   // of the key while it is held; nil for short holds
-	epoch *etcd.Epoch // of the last answer with the revision or the line
+	Since  time.Time // when its revision became known
+	reading
+	keeping
+	Recall  *line.Recall // the one with the shortest grace that its value has had, nil without any
+	changed *line.Entry  // as last seen, once SetInfo was called: not as it was put; nil before
+	Removal Removal      // of its key, once it was given up
 
 	news chan struct{} // wakes the waiter at it: its key, its view or the connection has changed
+}
+
+// A reading is what is known of the line ahead of a place.
+type reading struct {
+	Ahead line.Ahead
+	asPut bool        // the transaction that put the key has read it
+	epoch *etcd.Epoch // of the last answer with the line, or with the key
+}
+
+// A keeping is what a place has while its ticket is Held.
+type keeping struct {
+	Refs  int       // how many holds need the key: that are whole, or being freed
+	held  time.Time // since when
+	watch *keyWatch // of the key; nil for short holds
 }
 
 // An Owner is what has a place: a claim that waits, and then the holds at its key.
@@ -96,7 +101,7 @@ func (p *Place) observedLocked(o ticket.Observation) ticket.Seen {
 	if p.Ticket.Lost() {
 		p.lostLocked()
 	} else {
-		p.Account.askWhyLocked(p)
+		p.Account.endDeletedLocked(p)
 	}
 	return seen
 }
@@ -213,17 +218,17 @@ func (p *Place) ChangedLocked() (info string, changed bool) {
 	return p.changed.Value().Info, true
 }
 
-// QueuedLocked notes what an answer of an epoch says about p's line.
-func (p *Place) QueuedLocked(ahead line.Ahead, told *etcd.Epoch) {
+// QueuedLocked notes what the answer to p's put says about its line, in an epoch.
+func (p *Place) QueuedLocked(ahead line.Ahead, at *etcd.Epoch) {
 	p.Since = time.Now()
 	p.line.crowded = ahead.Keys > crowded && ahead.Reading != line.Unread
-	p.setAheadLocked(ahead, told)
+	p.setAheadLocked(ahead, at)
 	p.asPut = true
 }
 
-// Rivals are the contenders ahead of p as of the last read. They are stale if that was in an
+// Predecessors are the contenders ahead of p as of the last read. They are stale if that was in an
 // earlier epoch.
-func (p *Place) Rivals() (ahead line.Ahead, stale bool) {
+func (p *Place) Predecessors() (ahead line.Ahead, stale bool) {
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
 	return p.Ahead, p.StaleLocked()
@@ -240,9 +245,9 @@ func (p *Place) setLine(ahead line.Ahead, at *etcd.Epoch) {
 	p.setAheadLocked(ahead, at)
 }
 
-// setAheadLocked notes what is ahead of p, by an answer of the epoch told.
-func (p *Place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
-	p.epoch = told
+// setAheadLocked notes what is ahead of p, by an answer of an epoch.
+func (p *Place) setAheadLocked(ahead line.Ahead, at *etcd.Epoch) {
+	p.epoch = at
 	p.line.local.MarkLocked()
 	p.KnowsLocked(ahead)
 	for _, e := range ahead.Last[max(0, len(ahead.Last)-guard.Piece):] { // a permit may have many
@@ -253,7 +258,7 @@ func (p *Place) setAheadLocked(ahead line.Ahead, told *etcd.Epoch) {
 // KnowsLocked notes what is ahead of p, whose key may not be there.
 //
 // Do not leave out the TTLs where a call is refused: it may come again after a set-back, and the
-// holder of before may still hold. (TestACallThatWasRefusedKnowsForHowLongTheHolderMayHold.)
+// holder from before may still hold. (TestACallThatWasRefusedKnowsForHowLongTheHolderMayHold.)
 func (p *Place) KnowsLocked(ahead line.Ahead) {
 	p.Ahead = ahead
 	if ahead.Longest > 0 {
@@ -266,7 +271,7 @@ func (p *Place) KnowsLocked(ahead line.Ahead) {
 
 // lengthOf is the length of p's line, as far as is known.
 func (p *Place) lengthOf() int {
-	ahead, _ := p.Rivals()
+	ahead, _ := p.Predecessors()
 	return max(ahead.Keys, ahead.Count()+1)
 }
 

@@ -46,7 +46,7 @@ func TestAPermitWaitsForThoseThatItHasFound(t *testing.T) {
 		other.put(t, holder)
 		p := s.take(t, permit)
 		s.put(t, p)
-		found, _ := p.Rivals()
+		found, _ := p.Predecessors()
 		require.Equal(t, 1, found.Count())
 
 		s.mu.Lock()
@@ -57,7 +57,7 @@ func TestAPermitWaitsForThoseThatItHasFound(t *testing.T) {
 		defer cancel()
 		w, broken := new(Waiter), attempt.Backoff{}
 		require.NotPanics(t, func() { require.NoError(t, w.waitBehindSome(ctx, p, found, &broken)) })
-		ahead, stale := p.Rivals()
+		ahead, stale := p.Predecessors()
 		require.True(t, ahead.Clear() && !stale)
 	})
 }

@@ -19,13 +19,14 @@ const (
 	keepLast = 2 * time.Second
 )
 
-// watchBefore watches the key behind which p stands. known says that what became of that key is
-// known up to where the watch begins, so that the waiter need not check whether it still stands.
+// watchBefore watches the key before p. known says that the fate of this key is known up to where
+// the watch begins, so that the waiter need not check whether it still stands.
 //
 // Invariant: known is set only if the transaction that put p has read the key, and the watch tells
 // whatever has become of it since. It is set where p does not know the holder, either: the check
-// that reads the holder is left out then. (Do not set it for what was read later.
-// TestAWatchFromThePutMissesNothing.)
+// that reads the holder is left out then.
+//
+// Do not set it for what was read later. (TestAWatchFromThePutMissesNothing.)
 func (n *Line) watchBefore(
 	ctx context.Context, p *Place, broken *attempt.Backoff, before line.Entry,
 ) (w *predecessor, known bool) {
@@ -62,7 +63,7 @@ func (n *Line) knownBefore(p *Place, before line.Entry) (last *predecessor, same
 		n.last = nil
 		last.late.Stop()
 	}
-	if !p.asPut || p.Ahead.Reading != line.Brief {
+	if p.Ahead.Reading != line.Brief { // it was not read by the put, or the line is short
 		return last, false, 0
 	}
 	if n.waited >= pastWait {

@@ -25,7 +25,7 @@ func (p *Place) RemovedLocked() {
 	if p.Account.places[p.Ticket.Key] == p {
 		delete(p.Account.places, p.Ticket.Key)
 	}
-	if p.StaleLocked() && p.epoch != nil { // an earlier key of that name may be back
+	if p.StaleLocked() && p.epoch != nil { // an earlier key with its name may be back
 		p.Account.SuspectLocked()
 	}
 }
@@ -177,5 +177,5 @@ func (p *Place) AwaitRemoved(ctx context.Context) error {
 // GivenUpLocked reports whether p was given up: its key is being removed, or has gone.
 func (p *Place) GivenUpLocked() bool { return p.Removal.over != nil }
 
-// AfterLocked has p's removal wait for that of another place.
+// AfterLocked has p's removal wait for the removal of another place.
 func (p *Place) AfterLocked(other *Place) { p.Removal.after = other.Removal.over }

@@ -42,7 +42,8 @@ const (
 // Invariant: while it is up, keys is what stands in line at a revision, and every later event
 // comes. A read that is sent after the watch was created brings both up to date. Newer events are
 // applied in order, whole revisions at a time.
-// (Do not apply events before that read. TestAViewMissesNothingBeforeItsWatch.)
+//
+// Do not apply events before that read. (TestAViewMissesNothingBeforeItsWatch.)
 //
 // A contender ahead of a place is proven gone by its DELETE, if that counts for the place
 // (Place.counts), or by a read that shows the place and not the contender. That keys lacks it
@@ -210,8 +211,10 @@ func (v *view) idleLocked() bool {
 	return time.Since(v.needed) >= min(viewIdle, v.line.keys.TTL/2)
 }
 
-// endLocked takes the view off its line and ends its goroutine. (Do not mark the line if the next
-// view would end as this one: a waiter that is to join begins another.)
+// endLocked takes the view off its line and ends its goroutine.
+//
+// Do not mark the line if the next view would end as this one: a waiter that is to join begins
+// another.
 func (v *view) endLocked() {
 	if v.line.view == v {
 		v.line.local.GiveWayLocked()
@@ -263,8 +266,9 @@ var errTooLong = errors.New("the line is too long")
 // on without it. A read that waits to join waits for its turn.
 //
 // Invariant: nothing that a partial view tells then has marked the line: its admission would begin
-// another view, which would read the same. (Do not judge such a line first.
-// TestALineThatIsTooLongForAViewIsSoughtOnce.)
+// another view, which would read the same.
+//
+// Do not judge such a line first. (TestALineThatIsTooLongForAViewIsSoughtOnce.)
 func (v *view) isTooLongLocked() bool {
 	if v.waiting {
 		v.ownLocked().Ahead.Keys = len(v.keys)
@@ -343,9 +347,10 @@ func (v *view) tellLocked() {
 // readLine brings the view up to date by a linearizable read, and retries until that is
 // answered. watched says that the watch was created before. It reports false if the view is over.
 //
-// Invariant: the view is live from the critical section on that has noted the read. (Do not have it
-// blind in between: an Unlock that comes just then gives back a key that would linger before and
-// after. TestAViewIsLiveOnceTheReadAfterItsWatchIsKnown.)
+// Invariant: the view is live from the critical section on that has noted the read.
+//
+// Do not have it blind in between: an Unlock that comes just then gives back a key that would
+// linger before and after. (TestAViewIsLiveOnceTheReadAfterItsWatchIsKnown.)
 func (v *view) readLine(watched bool) (goesOn bool) {
 	read, err := v.readKeys(clientv3.WithLimit(viewReads))
 	if err == nil && read.Ranges[0].More && len(line.Of(v.line.Name, read.Ranges[0].Kvs)) <= longLine {

@@ -27,7 +27,7 @@ type Waiter struct {
 // Wait waits until p waits for no contender, and tells in between what is ahead of it, once that is
 // known. It returns what wait returns.
 func (c *Waiter) Wait(ctx context.Context, p *Place, queued func()) error {
-	if ahead, stale := p.Rivals(); !stale && ahead.Reading == line.Unread {
+	if ahead, stale := p.Predecessors(); !stale && ahead.Reading == line.Unread {
 		if err := c.look(ctx, p, 0); err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func (c *Waiter) wait(ctx context.Context, p *Place) error {
 	var broken, anew attempt.Backoff
 	for {
 		var err error
-		switch ahead, stale := p.Rivals(); {
+		switch ahead, stale := p.Predecessors(); {
 		case stale:
 			if err = anew.Wait(ctx, p.keys.etcd.Caller); err == nil {
 				err = c.look(ctx, p, 0)
@@ -121,9 +121,11 @@ func (c *Waiter) waitInView(ctx context.Context, p *Place) (err error) {
 // that the very key, by its create revision, is still there. So no deletion is missed:
 // the read shows a deletion before the watch, and a later one comes as an event.
 //
-// The order of departures may differ from that of the line, so one read at the event's
-// revision shows what is ahead of p then. (Do not enter without it: if W between H and p
-// is deleted while H holds, p would enter beside H.)
+// Contenders may leave in another order than they came, so one read at the event's revision shows
+// what is ahead of p then.
+//
+// Do not enter without it: if W between H and p is deleted while H holds, p would enter beside H.
+// (TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt.)
 func (c *Waiter) waitBehind(
 	ctx context.Context, p *Place, before line.Entry, broken *attempt.Backoff,
 ) error {
@@ -144,10 +146,12 @@ func (c *Waiter) waitBehind(
 }
 
 // waitBehindSome waits until the line ahead of p, a permit, may have become one that lets it in,
-// and has read that line then. ahead is the line as p has found it. (Do not read it once more: a
-// view may have cleared it meanwhile. TestAPermitWaitsForThoseThatItHasFound.)
+// and has read that line then. ahead is the line as p has found it.
 //
-// It knows some keys of which one at least goes before it may hold: line.Ahead.Awaited. Where these
+// Do not ask p for it once more: a view may have cleared it meanwhile.
+// (TestAPermitWaitsForThoseThatItHasFound.)
+//
+// At least one of some keys goes before it may hold: line.Ahead.Awaited. Where these
 // are few and the line is long it watches each of them; otherwise, all permits. Either way it
 // watches its own key, too. A watch begins from now, and once all are there it reads the line. So
 // no deletion is missed: the read shows a deletion before the watches, and a later one comes as an
@@ -170,11 +174,10 @@ func (c *Waiter) waitBehindSome(
 	}, broken)
 }
 
-// A source is the watches that tell a waiter that the line ahead of it may have changed: of the key
-// before, or those of a permit.
+// A source is the watches that tell a waiter that the line ahead of it may have changed: the watch
+// of the key before, or the watches of a permit.
 type source struct {
-	// One watch, of which the waiter judges the answers itself, or several, each with a goroutine
-	// that does.
+	// The waiter judges the answers of one watch itself. Of several, each has a goroutine that does.
 	answers clientv3.WatchChan
 	judge   func(answer clientv3.WatchResponse, open bool) etcd.Notice
 	notices <-chan notice
@@ -246,9 +249,11 @@ func (w *source) hear(n notice, broken *attempt.Backoff) (next outcome, at int64
 //
 // If an event never comes, from a frozen member for instance, a slow recheck makes up
 // for it. The longer the wait and the line, the slower the recheck. Events are heard while a check
-// is under way. (Do not wait for its answer alone: an etcd that was frozen answers the checks of a
-// long line one by one when it is back, and sends the event to the next waiter at once.
-// TestACheckKeepsNobodyFromHearingTheEvent.)
+// is under way.
+//
+// Do not wait for its answer alone: an etcd that was frozen answers the checks of a long line one by
+// one when it is back, and sends the event to the next waiter at once.
+// (TestACheckKeepsNobodyFromHearingTheEvent.)
 func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt.Backoff) error {
 	relied, length := time.Now(), p.lengthOf() // since when it relies on the watches
 	recheck := time.NewTimer(w.first)
@@ -280,7 +285,7 @@ func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt
 			if p.isGone() {
 				return ErrAnew
 			}
-			if _, stale := p.Rivals(); stale { // etcd was set back
+			if _, stale := p.Predecessors(); stale { // etcd was set back
 				return nil
 			}
 			relied = time.Now()
@@ -308,7 +313,7 @@ func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt
 			if err := c.look(ctx, p, at); err != nil || w.covers == nil {
 				return err
 			}
-			if ahead, stale := p.Rivals(); stale || !w.covers(ahead) {
+			if ahead, stale := p.Predecessors(); stale || !w.covers(ahead) {
 				return nil
 			}
 			length = p.lengthOf()
@@ -326,9 +331,9 @@ func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt
 // StayFirst waits, at the head of the line, for the other places of a call: until all are first,
 // which is nil, or p is lost.
 //
-// The ticket is Held meanwhile, as that of a hold is, and so the key is watched and audited as that
-// of a hold: if it is deleted, and another contender gets in, the call does not rely on it for
-// longer than a hold would. (TestAKeyOfSeveralThatIsDeletedIsMissed.)
+// The ticket is Held meanwhile. So the key is watched and audited as that of a hold: if it is
+// deleted, and another contender gets in, the call does not rely on it for longer than a hold would.
+// (TestAKeyOfSeveralThatIsDeletedIsMissed.)
 func (c *Waiter) StayFirst(ctx context.Context, p *Place, all <-chan struct{}) error {
 	for {
 		p.standsFirst()

@@ -24,7 +24,7 @@ const manyWatched = 16
 func (w *permitWatch) departed(p *Place, keys []string) (looks bool) {
 	gone := func(e line.Entry) bool { return slices.Contains(keys, e.Key) }
 	for {
-		ahead, stale := p.Rivals()
+		ahead, stale := p.Predecessors()
 		if gone(p.Ticket.Entry()) || stale {
 			return true
 		}
@@ -38,8 +38,8 @@ func (w *permitWatch) departed(p *Place, keys []string) (looks bool) {
 	}
 }
 
-// departs notes that of ahead only rest stands before p yet. It reports false, and does nothing, if
-// something else is known by now.
+// departs notes that only rest of ahead still stands before p. It reports false, and does nothing,
+// if something else is known by now.
 func (w *permitWatch) departs(p *Place, ahead, rest line.Ahead) bool {
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
@@ -50,7 +50,7 @@ func (w *permitWatch) departs(p *Place, ahead, rest line.Ahead) bool {
 	return true
 }
 
-// A permitWatch is the watches by which a permit waits.
+// A permitWatch has the watches that a permit waits by.
 type permitWatch struct {
 	notices chan notice
 	end     context.CancelFunc

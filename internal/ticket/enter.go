@@ -47,7 +47,7 @@ type shown struct {
 	known bool
 	ahead line.Ahead
 	among int       // TryLock: how many contenders were read
-	by    line.Line // TryRLock: those that block it by the chance of their keys
+	by    line.Line // TryRLock: contenders that block it by the chance of their keys
 }
 
 // An Entrance says what follows from the answer to a put.
@@ -78,7 +78,7 @@ func (e *Entering) Txn(values ...string) Txn {
 
 // Read is as in Put. In a line of thousands of permits it takes a while, so it is called before the
 // mutex is taken: the put is its call's own as long as it is under way.
-// (TestWhatRunsUnderTheMutexIsBounded)
+// (TestWhatRunsUnderTheMutexIsBounded.)
 func (e *Entering) Read(a Answer) {
 	e.shown = shown{known: true}
 	if a.Outcome == Answered && !a.Empty {
@@ -182,7 +182,7 @@ func (lockPut) judge(e *Entering, a Answer, is Entrance) Entrance {
 // is always something newer than what it has seen. After one such compare it goes on as Lock does.
 // It is then Queued. If that is behind other contenders, the caller gives the key up.
 //
-// Do not compare again and again. (TestTryLockBesideKeysThatComeAndGoAnswersSoon)
+// Do not compare again and again. (TestTryLockBesideKeysThatComeAndGoAnswersSoon.)
 type tryPut struct{}
 
 // readLine is the range of the oldest keys that TryLock reads if it does not put the key.
@@ -245,7 +245,7 @@ func (e *Entering) free(from string) clientv3.Cmp {
 // A tryReadPut is the way of TryRLock: it does what TryLock does in the two ranges without readers.
 // The readers may be many. One that is exclusive by chance may be among them.
 //
-// Do not compare the whole line. (TestWhatAPutOfOneThatReadsSends)
+// Do not compare the whole line. (TestWhatAPutOfOneThatReadsSends.)
 type tryReadPut struct{ tryPut }
 
 // The ranges that TryRLock reads if it does not put the key, behind its own.

@@ -6,9 +6,10 @@ import "github.com/etcdlock/etcdlock/internal/line"
 //
 // Invariant: an observation ends a ticket only by its revisions. The create revision tells whose
 // key it is: the names of keys are used again. What was so at a revision before the key was put
-// is of an earlier use of its name, and says nothing: a member that lags behind reports these. (Do
-// not lose a ticket by its key's name alone. TestAnEventOfAnEarlierUseOfTheNameEndsNoHold.) Only
+// is of an earlier use of its name, and says nothing: a member that lags behind reports these. Only
 // revisions of one epoch compare: what is read anew after a set-back has no At.
+//
+// Do not lose a ticket by its key's name alone. (TestAnEventOfAnEarlierUseOfTheNameEndsNoHold.)
 //
 // Invariant: an absence ends a ticket only if the source shows its key. That is a DELETE of the
 // very key, or a read of it. (What a watch has not told proves nothing: the watches of a client may

@@ -17,7 +17,9 @@ import (
 //
 // A release that moves its key leaves it there. If such a key is gone before its time is over, or
 // was put over, another request did that: before a copy has moved the key, and the hold was lost,
-// or after that. (Do not take it for done. TestAKeyThatIsGoneWhileItMovesIsNotConfirmed.)
+// or afterwards.
+//
+// Do not take it for done. (TestAKeyThatIsGoneWhileItMovesIsNotConfirmed.)
 type Release struct {
 	t      *Ticket    // the first of all
 	all    []*Ticket  // of the hold; next is nil if they are several

@@ -14,12 +14,13 @@ import (
 //
 // Invariant: the keys get one create revision, and the tickets are Queued only if all keys
 // have that revision. Then a contender with keys waits only for keys of lower revisions, in
-// whatever lines, so contenders never wait in a circle. (Do not go on with keys of unequal
-// revisions: in one line such a key is before another call's, and in another line behind it.
-// TestKeysOfUnequalRevisionsAreGivenUp.)
+// whatever lines, so contenders never wait in a circle.
+//
+// Do not go on with keys of unequal revisions: in one line such a key is before another call's, and
+// in another line behind it. (TestKeysOfUnequalRevisionsAreGivenUp.)
 type Several []Entering
 
-// A Put puts the key of one ticket, as an Entering, or those of several, as a Several.
+// A Put puts the key of one ticket, as an Entering, or the keys of several, as a Several.
 type Put interface {
 	// Txn is the next transaction to send, with the values of the keys.
 	Txn(values ...string) Txn

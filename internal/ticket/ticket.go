@@ -69,8 +69,10 @@ func (r Reason) String() string {
 // Invariant: the revision, once it is known, is the create revision of the key that this
 // very ticket put. Every check and every removal compares it. The names of keys are used
 // again, but create revisions never are. So a late event, answer or request cannot mean
-// another ticket. (Do not delete a key without the revision: it may be the next owner's.
-// TestUnlockAfterLossLeavesTheNewHolderAlone.)
+// another ticket.
+//
+// Do not delete a key without the revision: it may be the next owner's.
+// (TestUnlockAfterLossLeavesTheNewHolderAlone.)
 type Ticket struct {
 	// Set once, then only read.
 	Name       string // of the lock
@@ -162,12 +164,14 @@ func (t Txn) Again() clientv3.Op {
 // Edit puts another value over e, which was read, if it is as it was read, and otherwise reads it.
 // The key keeps its lease and its place.
 //
-// (Do not put with a lease: the key would outlive its holder's, or go with another.
-// TestARecallKeepsPlaceTokenAndLease.)
+// Do not put with a lease: the key would outlive its holder's, or go with another.
+// (TestARecallKeepsPlaceTokenAndLease.)
 //
-// (Do not leave out the mod revision: a late copy would take back what was put since, if the value
-// is as before again. TestALateCopyOfASetInfoDoesNothing. Nor the value: after a set-back another
-// one may be put at that revision. TestALateCopyOfARecallDoesNothing.)
+// Do not leave out the mod revision: a late copy would take back what was put since, if the value
+// is as before again. (TestALateCopyOfASetInfoDoesNothing.)
+//
+// Do not leave out the value: after a set-back another one may be put at that revision.
+// (TestALateCopyOfARecallDoesNothing.)
 func Edit(e line.Entry, value string) Txn {
 	return Txn{
 		If: []clientv3.Cmp{

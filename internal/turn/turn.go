@@ -67,9 +67,10 @@ func (s Standing) String() string {
 // A Waiter asks for the turn once. It is in one Queue at most, once.
 //
 // Invariant: a waiter that has a hold keeps it until it parts or passes the turn on, whatever
-// becomes of its call: other waiters share its key, and rely on the hold. (Do not tell from the
-// turn alone whether a call has a hold: the owner of a shared turn may have got the turn from a
-// holder that has gone. TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing.)
+// becomes of its call: other waiters share its key, and rely on the hold.
+//
+// Do not tell from the turn whether a call has a hold: the owner of a shared turn may have got the
+// turn from a holder that has gone. (TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing.)
 type Waiter[W any] struct {
 	// Set once, before it enters.
 	Value  W
@@ -91,30 +92,32 @@ func (w *Waiter[W]) Standing() Standing { return w.standing }
 // beside the owner. Either the owner alone has a key in etcd's line, and the waiters beside it
 // hold at that key, too. Or each has a key; then only the owner may wait there, while the waiters
 // beside it hold. The turn stays with its owner until the owner passes it on, even if its hold is
-// lost. (Do not pass a turn on when a hold is lost: the loser may still be at work.
-// TestALostHoldExcludesItsSessionUntilUnlock.)
+// lost.
 //
-// Invariant: only the owner passes the turn on, and only once every waiter beside it has gone
-// away. (Do not pass it on when one of several goes. TestAWriterWaitsForEveryReaderOfItsSession.)
+// Do not pass a turn on when a hold is lost: the loser may still be at work.
+// (TestALostHoldExcludesItsSessionUntilUnlock.)
+//
+// Invariant: only the owner passes the turn on, and only once every waiter beside it has gone away.
+//
+// Do not pass it on when one of several goes. (TestAWriterWaitsForEveryReaderOfItsSession.)
 //
 // Invariant: while a key lingers the turn has no owner, and there is no waiter.
 //
 // How long it takes to enter or to leave does not depend on the number of waiters: a hundred
-// thousand may leave at once, and a renewal that waits for the Session's mutex meanwhile must not
-// wait for the square of that.
+// thousand may leave at once, and the Session's mutex is held meanwhile.
 type Queue[W any, K comparable] struct {
 	state  State
 	owner  *Waiter[W]
 	beside list.List[*Waiter[W]] // the waiters that have the turn beside its owner
 
-	waiters  list.List[*Waiter[W]] // the chosen one is the first
-	alone    int                   // how many of them do not share
-	unlike   int                   // how many of them do not step
-	came     uint64                // how many have come to wait
-	gathered uint64                // how many of them came before the put of the owner's key
+	waiters   list.List[*Waiter[W]] // the chosen one is the first
+	unshared  int                   // how many waiters do not share
+	unstepped int                   // how many waiters do not step
+	came      uint64                // how many have come to wait
+	gathered  uint64                // how many had come before the put of the owner's key
 
 	handed   K   // the key that was handed off last
-	handOffs int // of that key
+	handOffs int // of handed
 
 	lingering K         // the key that lingers
 	until     time.Time // when it is given up
@@ -145,16 +148,16 @@ func (q *Queue[W, K]) First() *Waiter[W] {
 }
 
 // Early reports whether w, the first waiter, may share the owner's key even if other contenders
-// have come to etcd's line since: w came before the put of that key.
+// have come to etcd's line since: w came before the key was put.
 func (q *Queue[W, K]) Early(w *Waiter[W]) bool {
 	return w.standing == Waiting && w.Shares && w.number <= q.gathered
 }
 
 // AllShare reports whether all waiters share.
-func (q *Queue[W, K]) AllShare() bool { return q.alone == 0 }
+func (q *Queue[W, K]) AllShare() bool { return q.unshared == 0 }
 
 // AllStep reports whether all waiters step.
-func (q *Queue[W, K]) AllStep() bool { return q.unlike == 0 }
+func (q *Queue[W, K]) AllStep() bool { return q.unstepped == 0 }
 
 // Sharing is how many have the turn beside its owner.
 func (q *Queue[W, K]) Sharing() int { return q.beside.Len() }
@@ -419,10 +422,10 @@ func (q *Queue[W, K]) remove(w *Waiter[W]) {
 // step.
 func (q *Queue[W, K]) counts(w *Waiter[W], n int) {
 	if !w.Shares {
-		q.alone += n
+		q.unshared += n
 	}
 	if !w.Steps {
-		q.unlike += n
+		q.unstepped += n
 	}
 }
 
