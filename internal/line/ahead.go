@@ -12,7 +12,7 @@ import (
 // place needs to know only its nearest predecessor, or that it has none. So it reads the
 // newest keys before its own, up to a number.
 //
-// Invariant: a place waits while Last is not empty. If Last is empty, the place may hold only if the
+// Invariant: a place waits while Last is not empty. If Last is empty, it may hold only if the
 // Reading is All: keys that are no contenders may have filled what was read.
 //
 // Do not take what was read for everything. (TestStrayKeysThatFillWhatIsReadLetNobodyIn.)
@@ -65,10 +65,9 @@ func Before(name string, own Entry, enough int, newest ...*pb.RangeResponse) Ahe
 	if r := newest[0]; len(newest) == 1 && r != nil && r.Count == 0 && len(r.Kvs) == 0 && !r.More {
 		return None // of the free name
 	}
-	contenders, a, read := merge(name, newest)
-	a.Last, a.Longest = contenders.Blocking(own), longestOf(contenders, newest)
+	contenders, a := merge(name, newest)
+	a.Last = contenders.Blocking(own)
 	a.permits(contenders, own)
-	a.About = a.Keys - (read - len(contenders))
 	if own.Rev != 0 {
 		a.About--
 	}
@@ -137,30 +136,21 @@ func (a Ahead) Awaited() Line {
 	return a.Last
 }
 
-// longestOf is the Longest of contenders, which ranges have read.
-func longestOf(contenders Line, ranges []*pb.RangeResponse) time.Duration {
-	longest := contenders.Longest()
-	for _, r := range ranges {
+// merge returns the contenders that the ranges have read, and what they all tell.
+func merge(name string, ranges []*pb.RangeResponse) (l Line, a Ahead) {
+	kvs := slices.Clip(ranges[0].GetKvs())
+	for i, r := range ranges {
+		if i > 0 {
+			kvs = append(kvs, r.GetKvs()...)
+		}
+		a.Keys += int(r.GetCount()) // of all, whatever the limit
 		if r == nil || r.More {
-			longest = max(longest, UntoldTTL)
+			a.Longest = UntoldTTL
 		}
 	}
-	return longest
-}
-
-// merge returns the contenders that the ranges have read, and how many keys they have read
-// and counted.
-func merge(name string, ranges []*pb.RangeResponse) (l Line, a Ahead, read int) {
-	if len(ranges) == 1 {
-		kvs := ranges[0].GetKvs()
-		return Of(name, kvs), Ahead{Keys: int(ranges[0].GetCount())}, len(kvs)
-	}
-	var kvs []*mvccpb.KeyValue
-	for _, r := range ranges {
-		kvs = append(kvs, r.GetKvs()...)
-		a.Keys += int(r.GetCount()) // of all, whatever the limit
-	}
-	return Of(name, kvs), a, len(kvs)
+	l = Of(name, kvs)
+	a.About, a.Longest = a.Keys-(len(kvs)-len(l)), max(a.Longest, l.Longest())
+	return l, a
 }
 
 // Among returns the predecessors of own, by ranges that have read the oldest keys, the oldest
@@ -168,12 +158,10 @@ func merge(name string, ranges []*pb.RangeResponse) (l Line, a Ahead, read int) 
 // unless all were read, since unread contenders may stand between. For a reader the ranges are the
 // two of its Ranges that leave out readers.
 func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int) {
-	contenders, a, read := merge(name, oldest)
+	contenders, a := merge(name, oldest)
 	before := contenders.Before(own)
 	blocking := contenders.Blocking(own)
 	past := func(kv *mvccpb.KeyValue) bool { return own.Rev != 0 && kv.GetCreateRevision() >= own.Rev }
-	a.About = a.Keys - (read - len(contenders))
-	a.Longest = longestOf(contenders, oldest)
 	whole := true
 	for _, r := range oldest {
 		whole = whole && r != nil && (!r.More || past(r.Kvs[len(r.Kvs)-1]))

@@ -178,9 +178,9 @@ func TestWhatKeysAloneTell(t *testing.T) {
 	}
 }
 
-// A put that reads only keys takes every key that may be a contender's for a contender's, since
-// it sees no leases. So by it no place may hold behind a key that may stand in line, and the reading is
-// not All.
+// A put that reads only keys takes every key that may be a contender's for a contender's: it sees
+// no leases. So by it no place may hold behind a key that may stand in line, and the reading is not
+// All.
 func TestWhatKeysAloneTellOfTheNearest(t *testing.T) {
 	older := kv(idA, 7, 1) // etcd before 3.7 tells the lease
 	rows := []struct {

@@ -27,9 +27,8 @@ func ParseKey(key string) (name string, id uuid.UUID, ok bool) {
 	return name, id, err == nil
 }
 
-// StandsIn reports whether e stands in line for the lock name. Other keys block no contender:
-// keys without a lease, keys of nested names, and whatever else people keep below the
-// prefix.
+// StandsIn reports whether e stands in line for the lock name. Other keys block no contender: keys
+// without a lease, keys of nested names, and whatever else people keep below the prefix.
 func (e Entry) StandsIn(name string) bool {
 	tail, below := strings.CutPrefix(e.Key, name)
 	return below && e.Lease != 0 && tail != "" && tail[0] == '/' && isTail(tail[1:], e.Lease)

@@ -75,16 +75,11 @@ func hex16(digits string) (n uint16) {
 	return n
 }
 
-// ShapeOf is the shape of the contender to which a key belongs. A key of no contender is
-// Exclusive.
+// ShapeOf is the shape of the contender to which a key belongs. A key of no contender is Exclusive.
 func ShapeOf(key string) Shape {
 	_, tail := cut(key)
 	return shapeOf(tail)
 }
-
-// KindOf is the kind of the contender to which a key belongs. A key of no contender is
-// Exclusive.
-func KindOf(key string) Kind { return ShapeOf(key).Kind }
 
 // Draw makes id one of a shape. ok is false if id cannot be used, and the caller has to
 // draw another: a random one that happens to lie in a block is Exclusive, but a range that

@@ -57,7 +57,7 @@ func TestWhatIsDrawnIsOfItsKind(t *testing.T) {
 		of, ok := line.Draw(id, line.Shape{Kind: line.Read})
 		require.True(t, ok)
 		key := line.Key(name, of)
-		require.Equal(t, line.Read, line.KindOf(key), "%s", key)
+		require.Equal(t, line.Read, line.ShapeOf(key).Kind, "%s", key)
 		require.NotEqual(t, of, uuid.Max)
 		of, ok = line.Draw(id, line.Shape{})
 		require.Equal(t, !strings.HasPrefix(id.String(), "fffffff"), ok)
@@ -113,7 +113,7 @@ func TestTheRangesAreAllThereIs(t *testing.T) {
 		for i, r := range ranges {
 			if within(r, key) {
 				in++
-				require.False(t, i != 1 && line.KindOf(key) == line.Read, "%s", tail)
+				require.False(t, i != 1 && line.ShapeOf(key).Kind == line.Read, "%s", tail)
 			}
 		}
 		require.Equal(t, 1, in, "%q", tail)

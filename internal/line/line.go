@@ -80,8 +80,7 @@ func ByName(kvs []*mvccpb.KeyValue) map[string]Line {
 // older compares two entries of a line by their order.
 func older(a, b Entry) int { return cmp.Compare(a.Rev, b.Rev) }
 
-// Before is all contenders that came before own. An own without a revision is being put
-// now.
+// Before is all contenders that came before own. An own without a revision is being put now.
 func (l Line) Before(own Entry) Line {
 	after := slices.IndexFunc(l, func(e Entry) bool { return own.Rev != 0 && e.Rev >= own.Rev })
 	if after < 0 {
@@ -94,14 +93,13 @@ func (l Line) Before(own Entry) Line {
 // own without a revision would be put now. A contender may hold when it waits for none.
 // Then all later contenders wait for it, unless they may hold beside it.
 //
-// An exclusive contender waits for all its predecessors. A reader waits for all that do not
-// read. A permit waits for none if all its predecessors are permits, and the sum of their
-// weights and its own is at most the least of their limits and its own. Otherwise it waits
-// until that is so, and Blocking is all its predecessors. A waiter counts as a holder does, so
-// that small permits do not overtake a large one. (TestAPermitWaitsForTheSum.) The key
-// shows the kind, since the event of a deletion has no value. A key that this version takes
-// for a contender without knowing its kind is exclusive: it waits for all its predecessors,
-// and all its successors wait for it.
+// An exclusive contender waits for all its predecessors. A reader waits for all that do not read. A
+// permit waits for none if all its predecessors are permits, and the sum of their weights and its
+// own is at most the least of their limits and its own. Otherwise it waits until that is so, and
+// Blocking is all its predecessors. A waiter counts as a holder does, so that small permits do not
+// overtake a large one. (TestAPermitWaitsForTheSum.) The key shows the kind, since the event of a
+// deletion has no value. A key that this version takes for a contender without knowing its kind is
+// exclusive: it waits for all its predecessors, and all its successors wait for it.
 //
 // No key is ever put before a place. So once the rule lets a place in, it stays in. Of any
 // two places that the rule has let in, and that both stand in line, the later one has seen

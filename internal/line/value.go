@@ -133,8 +133,7 @@ func (e Entry) TTL() (ttl time.Duration, ok bool) {
 // Stored is the value as it was read.
 func (e Entry) Stored() string { return string(e.value) }
 
-// Bare reports whether e has no value: it is not this library's key, or only the key was
-// read.
+// Bare reports whether e has no value: it is not this library's key, or only the key was read.
 func (e Entry) Bare() bool { return len(e.value) == 0 }
 
 // MaxRecallText is the greatest length of a Recall's By and Reason, in bytes.

@@ -125,7 +125,7 @@ var mutants = []mutant{
 	{
 		name:    "what an answer shows of a line is parsed with the mutex",
 		why:     "The ticket judges it there. But the line may have thousands of permits (rule 28).",
-		change:  in("claim.entered").drop("_.Read(_)"),
+		change:  in("claim.entered").drop("_.Read(_)").after("_.mu.Lock()", "keys.Read(answer)"),
 		killers: []killer{inBound("another process has permits", "they come, and calls beside them")},
 	},
 	{
@@ -958,8 +958,8 @@ var mutants = []mutant{
 	{
 		name: "who has put its key by a copy is the first",
 		why:  "The answer shows the own key, and nobody before it. But the request did not ask for those before it (rule 1).",
-		change: in("ticket.lockPut.judge").before("return Queued",
-			"if !a.Succeeded { e.ahead = line.None }"),
+		change: in("ticket.Entering.Judge").before("case _.Succeeded",
+			"default: _self.ahead = line.None"),
 		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAPutSays")},
 	},
 	{
@@ -1307,9 +1307,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("watching", "TestOneLateWatchIsMadeAnewAlone")},
 	},
 	{
-		name:    "a watch may take as long as answers took when it was begun",
-		why:     "The time is known when the watch begins. But if its member is dead, and etcd has become fast meanwhile, nobody looks for that long.",
-		change:  in("etcd.Conn.Watch").replace("min(_remains(), attempt.ReadTimeout) #1 of 2", "_remains()"),
+		name: "a watch may take as long as answers took when it was begun",
+		why:  "The time is known when the watch begins. But if its member is dead, and etcd has become fast meanwhile, nobody looks for that long.",
+		change: in("etcd.Conn.Watch").replace("min(_remains(), attempt.ReadTimeout) #1 of 2",
+			"_remains()"),
 		killers: []killer{inArea("watching", "TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon")},
 	},
 	{
@@ -2493,14 +2494,14 @@ var mutants = []mutant{
 	{
 		name: "one joins those who read while a permit waits",
 		why:  "No writer stands in line. But the permit waits for as long as readers come.",
-		change: in("queue.Line.ExclusiveLocked").replace("line.KindOf(_key) != line.Read",
-			"line.KindOf(_key) == line.Exclusive"),
+		change: in("queue.Line.ExclusiveLocked").replace("line.ShapeOf(_key).Kind != line.Read",
+			"line.ShapeOf(_key).Kind == line.Exclusive"),
 		killers: []killer{inArea("kinds", "TestNobodyJoinsReadsWhileAPermitWaits")},
 	},
 	{
 		name:    "a permit begins as many watches again after watches that have failed",
 		why:     "A watch that failed should begin again. But a slow etcd then gets a watch for each key for which the permit waits, time and again (rule 25).",
-		change:  in("queue.watchSome").and("_.Reading == line.All || it", "len(awaited) == 0"),
+		change:  in("queue.watchSome").and("_ != attempt.Backoff{}", "len(awaited) == 0"),
 		killers: []killer{inArea("kinds", "TestTheWatchesOfAPermitBeginAtASlowEtcd")},
 	},
 	{

@@ -187,8 +187,8 @@ func (a *Account) auditsBy() (suspicious bool, places []*Place, byKeys bool) {
 }
 
 // auditPlaces is the audit of places by their keys and values, if there are any. It reports false
-// if etcd seems not to know the lease. As the audit of all keys, it waits a little for its answer when
-// ctx has ended.
+// if etcd seems not to know the lease. As the audit of all keys, it waits a little for its answer
+// when ctx has ended.
 func (a *Account) auditPlaces(ctx, asking context.Context, places []*Place) (known bool) {
 	known = true
 	_ = a.keys.etcd.ReadKeys(asking, keysOf(places), a.keys.etcd.Ask, func(part etcd.Part) {

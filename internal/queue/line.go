@@ -137,7 +137,7 @@ func (n *Line) ExclusiveLocked() (stands, live bool) {
 		return false, false
 	}
 	for key := range n.view.keys {
-		if line.KindOf(key) != line.Read {
+		if line.ShapeOf(key).Kind != line.Read {
 			return true, true
 		}
 	}

@@ -80,9 +80,8 @@ func (k *check) end() {
 	*k = check{}
 }
 
-// look reads what is ahead of p: at the revision at if that is not 0 and the answering member
-// knows it, otherwise as of now. It returns ErrAnew if p's own key is not there, or not with
-// its lease.
+// look reads what is ahead of p: at the revision at if that is not 0 and the answering member knows
+// it, otherwise as of now. It returns ErrAnew if p's own key is not there, or not with its lease.
 //
 // It reads the nearest few keys. After a deletion it first reads only whether there are any. If
 // none of them is a contender it reads on.

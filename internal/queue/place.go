@@ -275,11 +275,6 @@ func (p *Place) lengthOf() int {
 	return max(ahead.Keys, ahead.Count()+1)
 }
 
-// firstRecheck is how long to wait for the first recheck of a waiter at p.
-func (p *Place) firstRecheck() time.Duration {
-	return p.keys.recheckAfter(time.Now(), p.lengthOf())
-}
-
 // ExpectsCrowdLocked reports whether p is likely to stand in a long line, as the one before it did,
 // and tells behind which key that one stood if it is watched yet.
 func (p *Place) ExpectsCrowdLocked() (crowded bool, last string) {

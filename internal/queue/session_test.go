@@ -90,6 +90,7 @@ func (s *session) put(t *testing.T, p *Place) {
 	done := s.etcd.Commit(t.Context(), &retry, entering.Txn("value"))
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	entering.Read(done.Answer)
 	require.Equal(t, ticket.Queued, entering.Judge(done.Answer))
 	p.QueuedLocked(entering.Ahead(0), done.Epoch)
 }

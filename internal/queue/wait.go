@@ -133,14 +133,14 @@ func (c *Waiter) waitBehind(
 	defer p.line.unwatchBefore(p, w)
 	by := source{
 		answers: w.Answers, judge: w.Notice, unbegun: 1, before: before,
-		begun: checkPredecessor, due: checkPredecessor, first: p.firstRecheck(),
+		begun: checkPredecessor, due: checkPredecessor,
 		departed: func(keys []string) bool {
 			w.gone = w.gone || slices.Contains(keys, before.Key)
 			return w.gone
 		},
 	}
 	if known {
-		by.begun, by.first = keepWaiting, min(by.first, attempt.Jitter(lateCheck))
+		by.begun, by.first = keepWaiting, attempt.Jitter(lateCheck)
 	}
 	return c.waitBy(ctx, p, by, broken)
 }
@@ -151,11 +151,10 @@ func (c *Waiter) waitBehind(
 // Do not ask p for it once more: a view may have cleared it meanwhile.
 // (TestAPermitWaitsForThoseThatItHasFound.)
 //
-// At least one of some keys goes before it may hold: line.Ahead.Awaited. Where these
-// are few and the line is long it watches each of them; otherwise, all permits. Either way it
-// watches its own key, too. A watch begins from now, and once all are there it reads the line. So
-// no deletion is missed: the read shows a deletion before the watches, and a later one comes as an
-// event.
+// At least one of some keys goes before it may hold: line.Ahead.Awaited. Where these are few and
+// the line is long it watches each of them; otherwise, all permits. Either way it watches its own
+// key, too. A watch begins from now, and once all are there it reads the line. So no deletion is
+// missed: the read shows a deletion before the watches, and a later one comes as an event.
 //
 // Where it knows all that are before it, it counts the events itself, and reads the line once, at
 // the end. In a long line it does that when it is among the first. So what a hand-over costs grows
@@ -169,7 +168,7 @@ func (c *Waiter) waitBehindSome(
 	defer w.end()
 	return c.waitBy(ctx, p, source{
 		notices: w.notices, unbegun: max(1, len(w.keys)), covers: w.covers,
-		begun: readLine, due: readLine, first: p.firstRecheck(),
+		begun: readLine, due: readLine,
 		departed: func(keys []string) bool { return w.departed(p, keys) },
 	}, broken)
 }
@@ -185,7 +184,7 @@ type source struct {
 
 	begun    outcome                     // when all have begun: it shows what was before them
 	due      outcome                     // when a recheck is due: it shows whether an event was missed
-	first    time.Duration               // the time to the first recheck
+	first    time.Duration               // when the first recheck is due at the latest, if not 0
 	before   line.Entry                  // the predecessor that is checked
 	departed func(keys []string) bool    // whether the line is read when keys were deleted
 	covers   func(ahead line.Ahead) bool // whether the wait goes on after that; nil if it never does
@@ -251,12 +250,13 @@ func (w *source) hear(n notice, broken *attempt.Backoff) (next outcome, at int64
 // for it. The longer the wait and the line, the slower the recheck. Events are heard while a check
 // is under way.
 //
-// Do not wait for its answer alone: an etcd that was frozen answers the checks of a long line one by
-// one when it is back, and sends the event to the next waiter at once.
+// Do not wait for its answer alone: an etcd that was frozen answers the checks of a long line one
+// by one when it is back, and sends the event to the next waiter at once.
 // (TestACheckKeepsNobodyFromHearingTheEvent.)
 func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt.Backoff) error {
 	relied, length := time.Now(), p.lengthOf() // since when it relies on the watches
-	recheck := time.NewTimer(w.first)
+	first := p.keys.recheckAfter(relied, length)
+	recheck := time.NewTimer(min(first, cmp.Or(w.first, first)))
 	defer recheck.Stop()
 	relies := func() { recheck.Reset(p.keys.recheckAfter(relied, length)) }
 	var checking check
@@ -332,8 +332,8 @@ func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt
 // which is nil, or p is lost.
 //
 // The ticket is Held meanwhile. So the key is watched and audited as that of a hold: if it is
-// deleted, and another contender gets in, the call does not rely on it for longer than a hold would.
-// (TestAKeyOfSeveralThatIsDeletedIsMissed.)
+// deleted, and another contender gets in, the call does not rely on it for longer than a hold
+// would. (TestAKeyOfSeveralThatIsDeletedIsMissed.)
 func (c *Waiter) StayFirst(ctx context.Context, p *Place, all <-chan struct{}) error {
 	for {
 		p.standsFirst()
@@ -357,8 +357,7 @@ func (c *Waiter) StayFirst(ctx context.Context, p *Place, all <-chan struct{}) e
 
 // StayFirstFor waits at the head of the line for a while. It returns what StayFirst returns.
 func (c *Waiter) StayFirstFor(ctx context.Context, p *Place, d time.Duration) error {
-	over := make(chan struct{})
-	timer := time.AfterFunc(d, func() { close(over) })
-	defer timer.Stop()
-	return c.StayFirst(ctx, p, over)
+	over, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	return c.StayFirst(ctx, p, over.Done())
 }

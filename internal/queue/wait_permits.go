@@ -75,8 +75,8 @@ func watchSome(
 	awaited := ahead.Awaited()
 	w := &permitWatch{notices: make(chan notice)}
 	ctx, w.end = context.WithCancel(ctx)
-	failed := broken != attempt.Backoff{}
-	if awaited[0].Kind() == line.Permit && (ahead.Reading == line.All || failed || len(awaited) > manyWatched) {
+	all := ahead.Reading == line.All || len(awaited) > manyWatched || broken != attempt.Backoff{}
+	if all && awaited[0].Kind() == line.Permit {
 		permits := line.Permits(p.Ticket.Name)
 		p.keys.tasks.Go(func() { w.follow(ctx, p, broken, permits.From, clientv3.WithRange(permits.To)) })
 		return w

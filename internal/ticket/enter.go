@@ -6,11 +6,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// An Entering puts a ticket's key. The same put may be carried out many times, and makes
-// one key.
+// An Entering puts a ticket's key. The same put may be carried out many times, and makes one key.
+// By itself it does what Lock does: it reads t's predecessors, and then puts the key, which stands
+// in line from then on.
 type Entering struct {
 	t     *Ticket
-	way   way
+	try   tries      // nil for Lock, and once TryLock goes on as Lock does
 	owner bool       // it reads the value of the holder's key, and not only the key
 	crowd bool       // it reads only keys, the nearest ones
 	last  string     // if this key is there, it reads that and the number of keys instead; "" for none
@@ -18,7 +19,7 @@ type Entering struct {
 	n     int64      // how many keys of the line it reads
 	seen  int64      // TryLock: up to here nothing below the prefix is in its way
 	among line.Ahead // TryAcquire: the contenders that were there then
-	shown shown      // by the answer that is judged next
+	shown shown      // by the answer that was read
 
 	ahead line.Ahead // by the answer that was judged
 
@@ -26,8 +27,8 @@ type Entering struct {
 	then, rest int
 }
 
-// A way is how a key is put. The state is the Entering's.
-type way interface {
+// A tries is what is different for TryLock. The state is the Entering's.
+type tries interface {
 	// txn has what to compare, what to read before the put, and what to read besides t's key if
 	// nothing is put.
 	txn(e *Entering) (ifs []clientv3.Cmp, then, rest []clientv3.Op)
@@ -39,12 +40,11 @@ type way interface {
 	judge(e *Entering, a Answer, is Entrance) Entrance
 }
 
-// readOwn is the range of t's own key in the Else of all ways.
+// readOwn is the range of t's own key in each Else.
 const readOwn = 0
 
 // shown is what an answer shows of the line.
 type shown struct {
-	known bool
 	ahead line.Ahead
 	among int       // TryLock: how many contenders were read
 	by    line.Line // TryRLock: contenders that block it by the chance of their keys
@@ -68,10 +68,20 @@ func (e Entrance) String() string {
 
 // Txn is as in Put. There is one value.
 func (e *Entering) Txn(values ...string) Txn {
-	ifs, then, rest := e.way.txn(e)
-	txn := Txn{Name: e.t.Name, If: ifs, Then: append(then, e.t.put(values[0])), own: e.t.Key}
+	t := e.t
+	txn := Txn{Name: t.Name, If: []clientv3.Cmp{t.absent()}, own: t.Key}
+	var rest []clientv3.Op
+	switch {
+	case e.try != nil:
+		txn.If, txn.Then, rest = e.try.txn(e)
+	case e.crowd:
+		txn.Then = []clientv3.Op{e.readCrowd()}
+	default:
+		txn.Then = t.readAhead(e.n, e.owner)
+	}
+	txn.Then = append(txn.Then, t.put(values[0]))
 	if e.reads { // it costs time, and the key is hardly ever there at first
-		txn.Else = append([]clientv3.Op{clientv3.OpGet(e.t.Key)}, rest...)
+		txn.Else = append([]clientv3.Op{clientv3.OpGet(t.Key)}, rest...)
 	}
 	return txn
 }
@@ -80,19 +90,22 @@ func (e *Entering) Txn(values ...string) Txn {
 // mutex is taken: the put is its call's own as long as it is under way.
 // (TestWhatRunsUnderTheMutexIsBounded.)
 func (e *Entering) Read(a Answer) {
-	e.shown = shown{known: true}
-	if a.Outcome == Answered && !a.Empty {
-		e.way.read(e, a)
+	e.shown = shown{}
+	switch {
+	case a.Outcome != Answered || a.Empty:
+	case e.try != nil:
+		e.try.read(e, a)
+	case a.Succeeded && e.crowd:
+		e.shown.ahead = e.aheadOfCrowd(a)
+	case a.Succeeded:
+		e.shown.ahead = e.t.aheadOf(a)
 	}
 }
 
 // Judge is as in Put.
 func (e *Entering) Judge(a Answer) (is Entrance) {
 	t := e.t
-	if !e.shown.known {
-		e.Read(a)
-	}
-	e.shown.known, e.ahead = false, line.Ahead{}
+	e.ahead = line.Ahead{}
 	if a.Doubtful() {
 		// A copy may come late. etcd can carry it out as long as the lease lives.
 		t.sends()
@@ -102,24 +115,21 @@ func (e *Entering) Judge(a Answer) (is Entrance) {
 		e.reads = true // shows whose the key is
 		return Unsure
 	}
-	if is = t.claimRevision(a, readOwn); is != Useless {
-		is = e.way.judge(e, a, is)
+	is = t.claimRevision(a, readOwn)
+	switch {
+	case is == Useless:
+	case e.try != nil:
+		is = e.try.judge(e, a, is)
+	case is != Queued:
+		is = Useless // it was there, and was deleted before it was read
+	case a.Succeeded:
+		e.ahead = e.shown.ahead // else a copy has put it: this answer shows no predecessors
 	}
 	return is
 }
 
 // Ahead is as in Put, of the one ticket. It is Unread if an earlier copy has put the key.
 func (e *Entering) Ahead(int) line.Ahead { return e.ahead }
-
-// A lockPut is the way of Lock: it reads t's predecessors, and then puts the key, which stands in
-// line from then on.
-type lockPut struct{}
-
-// The ranges that Lock reads in a crowd if the key last is there.
-const (
-	readLast = iota
-	readCount
-)
 
 // Crowd makes Lock expect a long line, unless Lock is to read the holder's value. It then reads
 // only keys. In a line of 1,000 that takes etcd a fifth of the time, and meanwhile etcd
@@ -130,44 +140,34 @@ const (
 // and how many keys there are: etcd need not go through the line. This is for a ticket that
 // waits for all before it.
 func (e *Entering) Crowd(last string) {
-	e.crowd, e.last = !e.tries() && !e.owner && e.t.Kind == line.Exclusive, last
+	e.crowd, e.last = e.try == nil && !e.owner && e.t.Kind == line.Exclusive, last
 }
 
-func (lockPut) txn(e *Entering) (ifs []clientv3.Cmp, then, _ []clientv3.Op) {
-	t, ifs := e.t, []clientv3.Cmp{e.t.absent()}
-	if !e.crowd {
-		return ifs, t.readAhead(e.n, e.owner), nil
+// readCrowd is what Lock reads before it puts the key, if it expects a long line.
+func (e *Entering) readCrowd() clientv3.Op {
+	keys := e.t.newest(nearest, clientv3.WithKeysOnly())[0]
+	if e.last == "" {
+		return keys
 	}
-	then = t.newest(nearest, clientv3.WithKeysOnly())
-	if e.last != "" {
-		there := clientv3.Compare(clientv3.CreateRevision(e.last), ">", 0)
-		count := clientv3.OpGet(line.Prefix(t.Name), clientv3.WithPrefix(), clientv3.WithCountOnly())
-		known := []clientv3.Op{clientv3.OpGet(e.last), count}
-		then = []clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{there}, known, then)}
-	}
-	return ifs, then, nil
+	there := clientv3.Compare(clientv3.CreateRevision(e.last), ">", 0)
+	count := clientv3.OpGet(line.Prefix(e.t.Name), clientv3.WithPrefix(), clientv3.WithCountOnly())
+	return clientv3.OpTxn(
+		[]clientv3.Cmp{there}, []clientv3.Op{clientv3.OpGet(e.last), count}, []clientv3.Op{keys},
+	)
 }
 
-func (lockPut) read(e *Entering, a Answer) {
-	switch count := a.read(readCount); {
-	case !a.Succeeded:
-	case !e.crowd:
-		e.shown.ahead = e.t.aheadOf(a)
+// aheadOfCrowd returns t's predecessors, by what readCrowd has read: the keys, or the key last and
+// how many keys there are. It leaves a short line to a look, since its contenders are few.
+func (e *Entering) aheadOfCrowd(a Answer) line.Ahead {
+	keys, count := a.read(0), a.read(1)
+	switch last := keys; {
 	case count == nil:
-		e.shown.ahead = line.ByKeys(e.t.Name, int(nearest), a.read(0))
-	case count.Count > 2*Few: // a look reads a short line: its contenders are few
-		e.shown.ahead = line.Behind(e.t.Name, a.read(readLast), count.Count)
+		return line.ByKeys(e.t.Name, int(nearest), keys)
+	case count.Count <= 2*Few:
+		return line.Ahead{}
+	default:
+		return line.Behind(e.t.Name, last, count.Count)
 	}
-}
-
-func (lockPut) judge(e *Entering, a Answer, is Entrance) Entrance {
-	if is != Queued {
-		return Useless // it was there, and was deleted before it was read
-	}
-	if a.Succeeded {
-		e.ahead = e.shown.ahead // else a copy has put it: this answer shows no predecessors
-	}
-	return Queued
 }
 
 // A tryPut is the way of TryLock and TryAcquire: it puts the key only if no other contender is in
@@ -228,11 +228,8 @@ func (tryPut) judge(e *Entering, a Answer, is Entrance) Entrance {
 	return is
 }
 
-// tries reports whether e goes on as TryLock does.
-func (e *Entering) tries() bool { return e.way != way(lockPut{}) }
-
 // queue makes TryLock go on as Lock does.
-func (e *Entering) queue() { e.way, e.owner = lockPut{}, true }
+func (e *Entering) queue() { e.try, e.owner = nil, true }
 
 // free compares that in a range of keys, as far as is known, no contender is in the way.
 func (e *Entering) free(from string) clientv3.Cmp {

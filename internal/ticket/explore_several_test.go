@@ -172,7 +172,8 @@ func (w *manyWorld) steps() (steps []manyStep) {
 			clear := true
 			for i := range c.names {
 				clear = clear && c.ahead[i].Clear()
-				if !c.ahead[i].Clear() && w.before(c, i) != len(c.ahead[i].Last) || c.ahead[i].Reading == line.Unread {
+				unread := c.ahead[i].Reading == line.Unread
+				if !c.ahead[i].Clear() && w.before(c, i) != len(c.ahead[i].Last) || unread {
 					add(mLook, k, i)
 				}
 			}
@@ -270,7 +271,7 @@ func (w *manyWorld) put(c *manyCall, s manyStep) {
 }
 
 func (w *manyWorld) entered(c *manyCall, a ticket.Answer) {
-	switch c.entry.Judge(a) {
+	switch c.entry.Says(a) {
 	case ticket.Taken:
 		w.giveUp(c)
 		w.passAll(slices.Index(w.calls, c))
@@ -354,7 +355,7 @@ func (w *manyWorld) begin(call int) {
 func (w *manyWorld) unlock(call int) {
 	c := w.calls[call]
 	r := c.tickets[0].Release(nil, c.tickets[1:]...)
-	f := r.Judge(w.send(r.Txn("")), ticket.Now{Certain: true})
+	f := r.Says(w.send(r.Txn("")), ticket.Now{Certain: true})
 	want := map[bool]ticket.Verdict{false: ticket.Done, true: ticket.Lost}[c.lost]
 	if f.Verdict != want {
 		w.breaks("the Unlock of %v is %v, lost %v", c.names, f.Verdict, c.lost)

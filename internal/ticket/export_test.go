@@ -51,10 +51,23 @@ func (e Entering) Of(t *Ticket) Entering {
 	return e
 }
 
-// Judged is Judge, and what is ahead of the ticket then.
+// Judged is what follows from an answer, and what is ahead of the ticket then.
 func (e *Entering) Judged(a Answer) (is Entrance, ahead line.Ahead) {
+	e.Read(a)
 	is = e.Judge(a)
 	return is, e.ahead
+}
+
+// Says is what follows from an answer.
+func (s Several) Says(a Answer) Entrance {
+	s.Read(a)
+	return s.Judge(a)
+}
+
+// Says is what follows from an answer.
+func (r *Release) Says(a Answer, now Now) Finding {
+	r.Read(a)
+	return r.Judge(a, now)
 }
 
 // Of returns r for copies of its tickets.
@@ -93,7 +106,7 @@ func (s *Slots) Append(b []byte) []byte {
 
 // Append appends all that there is of e, except its ticket.
 func (e *Entering) Append(b []byte) []byte {
-	b = binary.AppendVarint(append(b, flags(e.tries(), e.reads)), e.n)
+	b = binary.AppendVarint(append(b, flags(e.try != nil, e.reads)), e.n)
 	return binary.AppendVarint(b, e.seen)
 }
 

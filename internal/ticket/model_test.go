@@ -33,7 +33,7 @@ type stored struct {
 func (s *stored) standsIn() bool { return !s.stray && s.lease != 0 }
 
 // reads reports whether s is the key of a reader.
-func (s *stored) reads() bool { return line.KindOf(s.key) == line.Read }
+func (s *stored) reads() bool { return line.ShapeOf(s.key).Kind == line.Read }
 
 // foreign is a lease that belongs to no Session.
 const foreign = 62
@@ -103,7 +103,7 @@ func (e *etcd) others(key string) bool {
 		}
 		return !alone || sum > least
 	}
-	beside := func(s *stored) bool { return s.reads() && line.KindOf(key) == line.Read }
+	beside := func(s *stored) bool { return s.reads() && line.ShapeOf(key).Kind == line.Read }
 	other := func(s *stored) bool { return s.standsIn() && s.key != key && !beside(s) }
 	return slices.ContainsFunc(e.now(), other)
 }

@@ -219,7 +219,7 @@ func observeAll(t *testing.T, w keyWorld) (observations int) {
 	is := func(k *ticket.Ticket) reached { return reached{k.State(), k.Lost(), k.Taken()} }
 	first := unsent(ownID, &ticket.Slot{})
 	e := first.Enter(false, false)
-	e.Judge(ticket.Answer{Succeeded: true, Revision: w.put})
+	e.Judged(ticket.Answer{Succeeded: true, Revision: w.put})
 	known, rest := map[reached]bool{is(&first): true}, []ticket.Ticket{first}
 	add := func(k ticket.Ticket) {
 		if !known[is(&k)] {

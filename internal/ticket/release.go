@@ -6,14 +6,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// A Release deletes the key of a hold that has ended whole. In the same transaction it puts
-// the key of the Session's next ticket, if there is one. A hold of several names has
-// several keys. The transaction deletes all of them or none, so if one of them is there no copy
-// has deleted any.
+// A Release deletes the key of a hold that has ended whole. In the same transaction it puts the key
+// of the Session's next ticket, if there is one. A hold of several names has several keys. The
+// transaction deletes all of them or none, so if one of them is there no copy has deleted any.
 //
-// The answer to a copy does not say what the first request did. If the key is gone and a
-// copy may have been sent, the release itself is taken to have removed it, as long as the
-// hold was certain.
+// The answer to a copy does not say what the first request did. If the key is gone and a copy may
+// have been sent, the release itself is taken to have removed it, as long as the hold was certain.
 //
 // A release that moves its key leaves it there. If such a key is gone before its time is over, or
 // was put over, another request did that: before a copy has moved the key, and the hold was lost,
@@ -24,8 +22,7 @@ type Release struct {
 	t      *Ticket    // the first of all
 	all    []*Ticket  // of the hold; next is nil if they are several
 	next   *Ticket    // nil if there is none, or none any more
-	told   bool       // ahead is by the answer that is judged next
-	ahead  line.Ahead // of next
+	ahead  line.Ahead // of next, by the answer that was read
 	moves  int64      // the lease that t's key is moved to, 0 if the key is deleted
 	moved  int64      // the lease that a request may have moved it to, 0 if none was to
 	reads  bool       // it reads what is there, if the key is not as it should be
@@ -139,23 +136,20 @@ type Now struct {
 	Over    bool // the time for which t's key was to stay was over when the request was sent
 }
 
-// Read has what an answer shows of the line of the next ticket ready for the Judge that follows, as
-// Entering.Read does.
+// Read reads what an answer shows of the line of the next ticket, if there is one, as Entering.Read
+// does.
 func (r *Release) Read(a Answer) {
-	r.told, r.ahead = true, line.Ahead{}
+	r.ahead = line.Ahead{}
 	if r.next != nil && a.Outcome == Answered && a.Succeeded {
 		r.ahead = r.next.aheadOf(a)
 	}
 }
 
-// Judge says what follows from an answer. After every verdict except the first two, t is
-// Removed, or Leaving if its key must still be removed.
+// Judge says what follows from an answer that was read. After every verdict except the first two, t
+// is Removed, or Leaving if its key must still be removed.
 func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	t, next := r.t, r.next
-	if next != nil && !r.told {
-		r.Read(a)
-	}
-	r.next, r.told = nil, false
+	r.next = nil
 	r.copies = r.copies || a.Copies
 	if next != nil {
 		// Once t's key is gone no copy can put next's key any more.

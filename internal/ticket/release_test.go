@@ -226,7 +226,7 @@ func TestWhatAReleaseSays(t *testing.T) {
 				}
 				require.Equal(t, together && i == 0, r.Together())
 				a, now := answered(t, words)
-				f := r.Judge(a, now)
+				f := r.Says(a, now)
 				if i < len(steps)-1 {
 					require.LessOrEqual(t, f.Verdict, ticket.AgainAlone, "it is over after %q", words)
 				}
@@ -289,7 +289,7 @@ func TestWhatAReleaseSends(t *testing.T) {
 	require.Len(t, txn.Else, 2, "both keys")
 
 	a, now := answered(t, "own leftover")
-	require.Equal(t, ticket.AgainAlone, r.Judge(a, now).Verdict)
+	require.Equal(t, ticket.AgainAlone, r.Says(a, now).Verdict)
 	txn = r.Txn("")
 	require.Len(t, txn.If, 2)
 	require.Len(t, txn.Then, 1)
@@ -299,7 +299,7 @@ func TestWhatAReleaseSends(t *testing.T) {
 	r = k.Release(nil)
 	require.Empty(t, r.Txn("").Else, "it costs time")
 	a, now = answered(t, "fails")
-	require.Equal(t, ticket.Again, r.Judge(a, now).Verdict)
+	require.Equal(t, ticket.Again, r.Says(a, now).Verdict)
 	require.Equal(t, k.Key, string(r.Txn("").Else[0].KeyBytes()))
 }
 
@@ -328,7 +328,7 @@ func TestALateCopyOfAMoveDoesNothing(t *testing.T) {
 	require.False(t, again.Succeeded)
 	require.Equal(t, int64(mine+1), world.find(k.Key).lease)
 
-	require.Equal(t, ticket.Done, r.Judge(a, ticket.Now{}).Verdict)
+	require.Equal(t, ticket.Done, r.Says(a, ticket.Now{}).Verdict)
 	later := unsent(nextID, slot)
 	require.Equal(t, line.Prefix(name)+nextID, later.Key, "a new name was drawn")
 
@@ -565,11 +565,11 @@ func TestALeftoverIsNotClaimed(t *testing.T) {
 		slot = ticket.Slot{}
 		k := unsent(ownID, &slot)
 		e := k.Enter(false, false)
-		e.Judge(ticket.Answer{Succeeded: true, Revision: rev})
+		e.Judged(ticket.Answer{Succeeded: true, Revision: rev})
 		k.Hold()
 		r := k.Release(nil)
 		a, now := answered(t, "deleted") // at revision 20
-		require.Equal(t, ticket.Done, r.Judge(a, now).Verdict)
+		require.Equal(t, ticket.Done, r.Says(a, now).Verdict)
 
 		again := unsent(nextID, &slot)
 		require.Equal(t, k.Key, again.Key, "the name is used again")
@@ -586,7 +586,7 @@ func TestANameInDoubtIsNotUsedAgain(t *testing.T) {
 	var slot ticket.Slot
 	k := unsent(ownID, &slot)
 	e := k.Enter(false, false)
-	e.Judge(ticket.Answer{Outcome: ticket.Unknown})
+	e.Judged(ticket.Answer{Outcome: ticket.Unknown})
 	k.Leave()
 	require.Equal(t, ticket.Leaving, k.State())
 	k.RemovedBy(ticket.Answer{Revision: 20}, line.None)

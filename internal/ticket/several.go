@@ -25,10 +25,8 @@ type Put interface {
 	// Txn is the next transaction to send, with the values of the keys.
 	Txn(values ...string) Txn
 
-	// Read has what an answer shows of the lines ready for the Judge that follows.
+	// Read reads what an answer shows of the lines. Judge says what follows from it then.
 	Read(a Answer)
-
-	// Judge says what follows from an answer.
 	Judge(a Answer) Entrance
 
 	// Ahead is what is ahead of the i-th ticket in its line, by the answer that was judged.
@@ -118,7 +116,7 @@ func (s Several) Judge(a Answer) (is Entrance) {
 	case told[Taken] > 0:
 		return Taken
 	case told[Unsure] == len(s):
-		if slices.ContainsFunc(s, func(e Entering) bool { return !e.tries() }) {
+		if slices.ContainsFunc(s, func(e Entering) bool { return e.try == nil }) {
 			s.queue()
 		}
 		return Unsure
@@ -135,7 +133,7 @@ func (s Several) Ahead(i int) line.Ahead { return s[i].ahead }
 // queue makes TryLockAll go on as LockAll does, for all names.
 func (s Several) queue() {
 	for i := range s {
-		if s[i].tries() {
+		if s[i].try != nil {
 			s[i].queue()
 		}
 	}

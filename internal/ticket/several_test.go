@@ -59,7 +59,7 @@ func TestATransactionOfSeveralLocksHasNoName(t *testing.T) {
 	tickets, _ := both(t)
 	several := ticket.EnterAll(tickets, false, false)
 	require.Empty(t, several.Txn("", "").Name)
-	require.Equal(t, ticket.Queued, several.Judge(ticket.Answer{Succeeded: true, Revision: 20}))
+	require.Equal(t, ticket.Queued, several.Says(ticket.Answer{Succeeded: true, Revision: 20}))
 	for _, k := range tickets {
 		k.Hold()
 	}
@@ -87,7 +87,7 @@ func TestKeysOfUnequalRevisionsAreGivenUp(t *testing.T) {
 			tickets, keys := both(t)
 			e := ticket.EnterAll(tickets, try, false)
 			e.Txn("1", "2")
-			require.Equal(t, ticket.Unsure, e.Judge(ticket.Answer{Outcome: ticket.Unknown}))
+			require.Equal(t, ticket.Unsure, e.Says(ticket.Answer{Outcome: ticket.Unknown}))
 			e.Txn("1", "2")
 			a := ticket.Answer{Revision: 30}
 			for i, rev := range []int64{row.x, row.y} {
@@ -100,7 +100,7 @@ func TestKeysOfUnequalRevisionsAreGivenUp(t *testing.T) {
 					a.Read = append(a.Read, found)
 				}
 			}
-			require.Equal(t, row.is, e.Judge(a), "%s, try %v", row.name, try)
+			require.Equal(t, row.is, e.Says(a), "%s, try %v", row.name, try)
 			if row.is == ticket.Queued && try {
 				require.True(t, e.Ahead(0).Clear() && e.Ahead(1).Clear())
 			}
@@ -113,7 +113,7 @@ func TestAPutOfSeveralIsTakenByOne(t *testing.T) {
 	tickets, _ := both(t)
 	e := ticket.EnterAll(tickets, true, false)
 	e.Txn("1", "2")
-	require.Equal(t, ticket.Taken, e.Judge(ticket.Answer{Revision: 30, Read: []*pb.RangeResponse{
+	require.Equal(t, ticket.Taken, e.Says(ticket.Answer{Revision: 30, Read: []*pb.RangeResponse{
 		read(), read(), read(), keyAt(line.Prefix("y")+oldID, 3, mine+1),
 	}}))
 	require.Zero(t, e.Ahead(0).Count())
@@ -144,7 +144,7 @@ func TestWhatAReleaseOfSeveralSays(t *testing.T) {
 		e := ticket.EnterAll(tickets, false, false)
 		e.Txn("1", "2")
 		require.Equal(t, ticket.Queued,
-			e.Judge(ticket.Answer{Succeeded: true, Revision: 20, Read: []*pb.RangeResponse{
+			e.Says(ticket.Answer{Succeeded: true, Revision: 20, Read: []*pb.RangeResponse{
 				read(), read(), read(), read(),
 			}}))
 		for _, k := range tickets {
@@ -158,7 +158,7 @@ func TestWhatAReleaseOfSeveralSays(t *testing.T) {
 		require.Len(t, txn.Else, 2)
 		if row.copies {
 			require.Equal(t, ticket.Again,
-				r.Judge(ticket.Answer{Outcome: ticket.Unknown}, ticket.Now{Certain: true}).Verdict)
+				r.Says(ticket.Answer{Outcome: ticket.Unknown}, ticket.Now{Certain: true}).Verdict)
 		}
 		a := ticket.Answer{Revision: 40}
 		for i, rev := range []int64{row.x, row.y} {
@@ -171,7 +171,7 @@ func TestWhatAReleaseOfSeveralSays(t *testing.T) {
 				a.Read = append(a.Read, keyAt(keys[i], rev, mine))
 			}
 		}
-		f := r.Judge(a, ticket.Now{Certain: true})
+		f := r.Says(a, ticket.Now{Certain: true})
 		require.Equal(t, row.verdict, f.Verdict, row.name)
 		require.Equal(t, row.reason, f.Reason, row.name)
 		for i, rev := range []int64{row.x, row.y} {

@@ -66,10 +66,9 @@ func (r Reason) String() string {
 
 // A Ticket is one key in etcd's line, which may exist or not.
 //
-// Invariant: the revision, once it is known, is the create revision of the key that this
-// very ticket put. Every check and every removal compares it. The names of keys are used
-// again, but create revisions never are. So a late event, answer or request cannot mean
-// another ticket.
+// Invariant: the revision, once it is known, is the create revision of the key that this very
+// ticket put. Every check and every removal compares it. The names of keys are used again, but
+// create revisions never are. So a late event, answer or request cannot mean another ticket.
 //
 // Do not delete a key without the revision: it may be the next owner's.
 // (TestUnlockAfterLossLeavesTheNewHolderAlone.)
@@ -230,12 +229,12 @@ func (a *Answer) Doubtful() bool { return a.Copies || a.Outcome == Unknown }
 // Enter begins to put t's key. With try it does so as TryLock does. With owner it also
 // reads the value of the holder's key, otherwise only the key.
 func (t *Ticket) Enter(try, owner bool) Entering {
-	e := Entering{t: t, way: lockPut{}, owner: owner, reads: try, n: t.few(), among: line.None}
+	e := Entering{t: t, owner: owner, reads: try, n: t.few(), among: line.None}
 	switch {
 	case try && t.Kind == line.Read:
-		e.way = tryReadPut{}
+		e.try = tryReadPut{}
 	case try:
-		e.way = tryPut{}
+		e.try = tryPut{}
 	}
 	return e
 }

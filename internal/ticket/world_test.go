@@ -494,7 +494,7 @@ func (w *world) released(i, epoch int, a ticket.Answer, noLease, final, late boo
 		w.end(w.home(e.claim), w.leaseOf(w.entries[e.next]))
 	}
 	now := ticket.Now{Certain: !l.ended, Stale: w.stale(e), Final: final, Over: late}
-	f := e.release.Judge(a, now)
+	f := e.release.Says(a, now)
 	e.ambiguous = e.ambiguous || a.Outcome == ticket.Unknown
 	put := none
 	if next := e.next; next != none { // it went together
@@ -1185,7 +1185,7 @@ func (w *world) give(claim int) {
 	c, s := &w.claims[claim], &w.sessions[w.home(claim)]
 	i := c.ticket
 	if e := w.entries[i]; e.phase == entering { // its last attempt has no answer
-		e.entering.Judge(ticket.Answer{Outcome: ticket.Unknown, Copies: e.copies})
+		e.entering.Judged(ticket.Answer{Outcome: ticket.Unknown, Copies: e.copies})
 		w.retire(w.home(claim), w.leaseOf(e))
 	}
 	next := s.queue.First()

@@ -89,10 +89,9 @@ func (w *Waiter[W]) Standing() Standing { return w.standing }
 // Queue is free.
 //
 // Invariant: at most one waiter has the turn, or several share it: its owner, and the waiters
-// beside the owner. Either the owner alone has a key in etcd's line, and the waiters beside it
-// hold at that key, too. Or each has a key; then only the owner may wait there, while the waiters
-// beside it hold. The turn stays with its owner until the owner passes it on, even if its hold is
-// lost.
+// beside the owner. Either the owner alone has a key in etcd's line, and the waiters beside it hold
+// at that key, too. Or each has a key; then only the owner may wait there, while the waiters beside
+// it hold. The turn stays with its owner until the owner passes it on, even if its hold is lost.
 //
 // Do not pass a turn on when a hold is lost: the loser may still be at work.
 // (TestALostHoldExcludesItsSessionUntilUnlock.)
@@ -372,9 +371,8 @@ func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
 	return call
 }
 
-// Due says whether the time of the key that lingers is over; the caller then gives the key
-// up. If it is not over, the caller calls Due once more after the time returned, unless
-// that is 0.
+// Due says whether the time of the key that lingers is over; the caller then gives the key up. If
+// it is not over, the caller calls Due once more after the time returned, unless that is 0.
 func (q *Queue[W, K]) Due(now time.Time) (over bool, again time.Duration) {
 	q.due = time.Time{}
 	if q.state != Lingering {
