@@ -280,7 +280,7 @@ func (h *Hold) checkLocked(now time.Time) error {
 	case l.HasEndedLocked():
 		h.endLocked(h.all[0].LostSafe(l.WhyLocked())) // it names the first
 	case lost != nil:
-		h.endLocked(lost.lost(errs.OfTicket(lost.place.Ticket.Taken())))
+		h.endLocked(lost.lost(errs.OfTicket(lost.place.Ticket.Loss())))
 	case cause == errs.MaxHold, !h.most.IsZero() && !lease.Before(now, h.most):
 		h.endLocked(errs.MaxHold)
 		for _, o := range h.all {

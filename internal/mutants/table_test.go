@@ -1076,7 +1076,7 @@ var mutants = []mutant{
 	{
 		name:    "the re-checks of a long line are repeated as if one waited alone",
 		why:     "A lost recheck should be repeated. But each waiter repeats its own, and an etcd that thaws has to work through all of them (rule 25).",
-		change:  in("queue.Waiter.stands").replace("Spare", "Ordinary"),
+		change:  in("queue.Waiter.bothIn").replace("Spare", "Ordinary"),
 		killers: []killer{core("hold", "TestAFrozenEtcdGetsFewRechecksOfALongLine")},
 	},
 	{
@@ -1245,7 +1245,7 @@ var mutants = []mutant{
 	{
 		name: "a waiter's own key is told by its create revision alone",
 		why:  "It is the key that the waiter put. But somebody may have put it over, and it goes with another lease, or with none (rule 12).",
-		change: in("queue.Waiter.stands").drop("_.Ticket.OnLease()").
+		change: in("queue.Waiter.bothIn").drop("_.Ticket.OnLease()").
 			in("ticket.Ticket.Is").drop("_.Lease == _.Lease"),
 		killers: []killer{
 			core("ticket", "TestExploration"),

@@ -11,12 +11,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// stands reports whether the very key before and p's own both stand in line now. It is a
+// bothIn reports whether the very key before and p's own are both in line now. It is a
 // linearizable read of four compares, and retries until it is answered. It also reads the holder,
 // if that is not known, and how many keys there are in all, if length is not 0 but how many there
 // were before: a recheck. In a long line an etcd that is silent gets one from each waiter at about
 // the same time, so few of these are repeated. (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
-func (c *Waiter) stands(ctx context.Context, p *Place, before line.Entry, length int) (s checked) {
+func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length int) (s checked) {
 	ahead, _ := p.Predecessors()
 	var retry attempt.Backoff
 	if length > crowded {
@@ -42,27 +42,27 @@ func (c *Waiter) stands(ctx context.Context, p *Place, before line.Entry, length
 	return s
 }
 
-// A checked is what stands has read.
+// A checked is what bothIn has read.
 type checked struct {
 	still  bool
 	length int // of the line, 0 if that was not asked
 	err    error
 }
 
-// A check is one call of stands in a goroutine of its own. From its begin to its end the claim's
+// A check is one call of bothIn in a goroutine of its own. From its begin to its end the claim's
 // errors are its own to note. The zero one is over.
 type check struct {
 	stop   context.CancelFunc
 	answer chan checked // closed after it; nil if the check is over
 }
 
-// check begins one, of a line of a length as stands takes it.
+// check begins one, of a line of a length as bothIn takes it.
 func (c *Waiter) check(ctx context.Context, p *Place, before line.Entry, length int) check {
 	ctx, stop := context.WithCancel(ctx)
 	answer := make(chan checked, 1)
 	p.keys.tasks.Go(func() {
 		defer close(answer)
-		answer <- c.stands(ctx, p, before, length)
+		answer <- c.bothIn(ctx, p, before, length)
 	})
 	return check{stop, answer}
 }
@@ -102,26 +102,23 @@ func (c *Waiter) look(ctx context.Context, p *Place, at int64) error {
 	}
 }
 
-// readAhead is one request of a look.
+// readAhead is one request of a look: for a reader several ranges, otherwise one.
 func (c *Waiter) readAhead(
 	ctx context.Context, p *Place, at int64, look *ticket.Look,
 ) (etcd.Reading, error) {
+	request := func(opts ...clientv3.OpOption) etcd.Request {
+		if p.Ticket.Kind == line.Read {
+			return etcd.Ranges(nil, look.Ranges(opts...)...)
+		}
+		return etcd.Range(line.Prefix(p.Ticket.Name), append(look.Range(), opts...)...)
+	}
 	if at != 0 {
-		past := lookRequest(p, look, clientv3.WithRev(at), clientv3.WithSerializable())
+		past := request(clientv3.WithRev(at), clientv3.WithSerializable())
 		if read, err := p.keys.etcd.AttemptPast(ctx, past); err == nil {
 			return read, nil
 		}
 	}
-	return c.readFor(ctx, p, lookRequest(p, look), attempt.Backoff{})
-}
-
-// lookRequest is what a look at what is ahead of p reads next: for one that reads several ranges in
-// one request, otherwise one.
-func lookRequest(p *Place, look *ticket.Look, opts ...clientv3.OpOption) etcd.Request {
-	if p.Ticket.Kind != line.Read {
-		return etcd.Range(line.Prefix(p.Ticket.Name), append(look.Range(), opts...)...)
-	}
-	return etcd.Ranges(nil, look.Ranges(opts...)...)
+	return c.readFor(ctx, p, request(), attempt.Backoff{})
 }
 
 // readFor reads for c, which waits at p, until it is answered, and gives up when the lease or the

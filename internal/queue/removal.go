@@ -95,7 +95,7 @@ func (p *Place) remove() {
 		}
 		if !warned && ctx.Err() == nil {
 			warned = true
-			p.stays(err)
+			p.removalFails(err)
 		}
 		if !attempt.Refused(err) && !k.etcd.Closed() {
 			if retry.Wait(ctx, k.etcd.Caller) == nil {
@@ -116,8 +116,8 @@ func (p *Place) remove() {
 	}
 }
 
-// stays notes that p's key is not removed yet: its lease gets no new keys.
-func (p *Place) stays(err error) {
+// removalFails notes that p's key is not removed yet: its lease gets no new keys.
+func (p *Place) removalFails(err error) {
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
 	p.Account.retireLocked()

@@ -81,7 +81,7 @@ func (r Release) Of(t, next *Ticket) Release {
 
 // Append appends all that there is of t.
 func (t *Ticket) Append(b []byte) []byte {
-	b = append(b, byte(t.state), byte(t.taken), flags(t.doubt, t.lost))
+	b = append(b, byte(t.state), byte(t.loss), flags(t.doubt, t.lost))
 	b = append(b, t.Key...)
 	b = binary.AppendVarint(b, t.Lease)
 	b = binary.AppendVarint(b, t.rev)

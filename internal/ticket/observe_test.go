@@ -59,12 +59,12 @@ func TestWhatIsSeenOfAKey(t *testing.T) {
 	} {
 		k := held(t)
 		require.Equal(t, row.seen, k.Observe(row.shown), row.what)
-		require.Equal(t, row.why, k.Taken(), row.what)
+		require.Equal(t, row.why, k.Loss(), row.what)
 		require.Equal(t, row.why != ticket.Untold, k.Lost(), row.what)
 		if k.Lost() {
 			require.Equal(t, ticket.Gone, k.State(), row.what)
 			k.Observe(noLease(read(0, 0)))
-			require.Equal(t, row.why, k.Taken(), "%s: the first loss counts", row.what)
+			require.Equal(t, row.why, k.Loss(), "%s: the first loss counts", row.what)
 		}
 	}
 }
@@ -216,7 +216,7 @@ func observeAll(t *testing.T, w keyWorld) (observations int) {
 		lost  bool
 		why   ticket.Reason
 	}
-	is := func(k *ticket.Ticket) reached { return reached{k.State(), k.Lost(), k.Taken()} }
+	is := func(k *ticket.Ticket) reached { return reached{k.State(), k.Lost(), k.Loss()} }
 	first := unsent(ownID, &ticket.Slot{})
 	e := first.Enter(false, false)
 	e.Judged(ticket.Answer{Succeeded: true, Revision: w.put})
@@ -237,7 +237,7 @@ func observeAll(t *testing.T, w keyWorld) (observations int) {
 			observations++
 			if wrong := w.judge(s, is(&from) == is(&k), &from, &k, seen); wrong != "" {
 				require.Fail(t, wrong, "%sa ticket that is %v and put at %d observes %+v: %v, it is %v, %v",
-					w.way, from.State(), w.put, s.Observation, seen, k.State(), k.Taken())
+					w.way, from.State(), w.put, s.Observation, seen, k.State(), k.Loss())
 			}
 			add(k)
 		}
@@ -290,10 +290,10 @@ func (w keyWorld) judge(
 		return "a lost ticket is not gone"
 	case lost && before.State() == ticket.Leaving && after.State() != ticket.Leaving:
 		return "a ticket that is leaving goes elsewhere"
-	case lost && after.Taken() == ticket.Overwritten && !w.over,
-		lost && after.Taken() == ticket.LeaseRevoked && !w.noLease,
-		lost && after.Taken() == ticket.Deleted && !w.deleted,
-		lost && (after.Taken() == ticket.LeaseRevoked) != (s.LeaseGone && !over):
+	case lost && after.Loss() == ticket.Overwritten && !w.over,
+		lost && after.Loss() == ticket.LeaseRevoked && !w.noLease,
+		lost && after.Loss() == ticket.Deleted && !w.deleted,
+		lost && (after.Loss() == ticket.LeaseRevoked) != (s.LeaseGone && !over):
 		return "the reason is not true"
 	}
 	return ""

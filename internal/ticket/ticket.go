@@ -84,9 +84,9 @@ type Ticket struct {
 	state State
 	doubt bool   // a copy of the put may still be under way
 	lost  bool   // it is or was Gone, or was lost while it was Leaving
-	taken Reason // what is known about how it was lost
+	loss  Reason // what is known about how it was lost
 
-	alone [1]*Ticket // t itself, once it is released
+	self [1]*Ticket // t itself, once it is released
 }
 
 // New returns the ticket for the next use of a slot, which is free. If the slot has no
@@ -112,8 +112,8 @@ func (t *Ticket) Doubtful() bool { return t.doubt }
 // Lost reports whether another request has changed or deleted the key that t has put.
 func (t *Ticket) Lost() bool { return t.lost }
 
-// Taken is what is known about how the key was lost.
-func (t *Ticket) Taken() Reason { return t.taken }
+// Loss is what is known about how the key was lost.
+func (t *Ticket) Loss() Reason { return t.loss }
 
 // Entry is t's key as it is in etcd. It has no revision while that is not known.
 func (t *Ticket) Entry() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, Lease: t.Lease} }
@@ -300,11 +300,11 @@ func (t *Ticket) Observe(o Observation) Seen {
 	case t.lost || !seen.IsLoss() || o.AskFirst && seen != PutOver:
 		return seen
 	case seen == PutOver:
-		t.taken = Overwritten
+		t.loss = Overwritten
 	case o.LeaseGone:
-		t.taken = LeaseRevoked
+		t.loss = LeaseRevoked
 	default:
-		t.taken = Deleted
+		t.loss = Deleted
 	}
 	t.lose()
 	return seen
@@ -325,8 +325,8 @@ func (t *Ticket) lose() {
 // Release begins to release t's key, and to put the key of next, which may be nil. The same
 // transaction releases the keys of the other tickets of the hold.
 func (t *Ticket) Release(next *Ticket, others ...*Ticket) Release {
-	t.alone[0] = t
-	r := Release{t: t, all: append(t.alone[:], others...), next: next, reads: len(others) > 0}
+	t.self[0] = t
+	r := Release{t: t, all: append(t.self[:], others...), next: next, reads: len(others) > 0}
 	for _, t := range r.all {
 		t.must("Release", Held, Gone)
 		t.state = Leaving
