@@ -26,10 +26,8 @@ type Ahead struct {
 	About int   // how many predecessors, if not All: at most, not counting later strays
 	Keys  int   // how many keys were below the prefix, with strays and keys behind the place
 
-	// Beside has the predecessors of a permit, if the permit may hold beside all of them. Last
-	// is empty then.
-	Beside Line
-	Unlike Line // some that count on another limit, one for each limit
+	// Unlike has permits ahead of a permit that count on another limit, one for each limit.
+	Unlike Line
 
 	// Longest is the longest TTL of the contenders that were read, and at least UntoldTTL if there may
 	// be others.
@@ -94,21 +92,19 @@ func (a *Ahead) ifEnough(r Reading, enough int) Reading {
 // mostUnlike is how many other limits an Ahead tells of: a limit is mostly changed once.
 const mostUnlike = 8
 
-// permits records the predecessors of a permit.
+// permits records the shape of own if it is a permit, and which permits ahead are Unlike.
 func (a *Ahead) permits(l Line, own Entry) {
-	if s := own.Shape(); s.Kind == Permit {
-		a.own = s
-		before := l.Before(own)
-		if len(a.Last) == 0 {
-			a.Beside = before
-		}
-		for _, e := range before {
-			limit := e.Shape().Limit
-			same := func(o Entry) bool { return o.Shape().Limit == limit }
-			if limit != 0 && limit != s.Limit && len(a.Unlike) < mostUnlike &&
-				!slices.ContainsFunc(a.Unlike, same) {
-				a.Unlike = append(a.Unlike, e)
-			}
+	s := own.Shape()
+	if s.Kind != Permit {
+		return
+	}
+	a.own = s
+	for _, e := range l.Before(own) {
+		limit := e.Shape().Limit
+		same := func(o Entry) bool { return o.Shape().Limit == limit }
+		if limit != 0 && limit != s.Limit && len(a.Unlike) < mostUnlike &&
+			!slices.ContainsFunc(a.Unlike, same) {
+			a.Unlike = append(a.Unlike, e)
 		}
 	}
 }
@@ -264,7 +260,7 @@ func (a Ahead) Without(gone func(Entry) bool) Ahead {
 		a.Last = slices.DeleteFunc(slices.Clone(a.Last), gone)
 	}
 	if a.own.Kind == Permit && a.Reading == All && a.Last.admits(a.own) {
-		a.Last, a.Beside = nil, a.Last
+		a.Last = nil
 	}
 	return a
 }

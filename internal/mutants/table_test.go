@@ -1221,7 +1221,7 @@ var mutants = []mutant{
 		name: "who is gone takes those behind it along",
 		why:  "They stood behind the one that is gone, so they seem no nearer. But they are nearer to the head than the place, and the place enters beside one of them (rule 1).",
 		change: in("line.Ahead.Without").drop("for len(_.Last) > 0 && _(_.Last[0])").
-			replace("_self.Last = it", "_self.Last[:slices.IndexFunc(_self.Last, gone)]"),
+			replace("slices.DeleteFunc(_...)", "_self.Last[:slices.IndexFunc(_self.Last, gone)]"),
 		killers: []killer{
 			core("ticket", "TestExploration"), core("line", "TestWhoIsGoneIsAheadOfNobody"),
 		},
