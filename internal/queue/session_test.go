@@ -122,6 +122,7 @@ func (s *session) Stays(error)           {}
 
 func (s *session) SetBackLocked(_, now *etcd.Epoch) { s.keys.SetBackLocked(now) }
 func (s *session) StreamSilent()                    { s.keys.WatchAnew() }
+func (s *session) Uncombined(error)                 {}
 func (s *session) Unavailable(error, time.Duration) {}
 func (s *session) Limited(int)                      {}
 func (s *session) Unreadable(string, error)         {}
