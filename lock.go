@@ -94,8 +94,8 @@ func (m *Mutex) Lock(ctx context.Context) error {
 // [Mutex.Lock]. A hold that this Session has lost and not unlocked counts as taken.
 //
 // It takes one request, or up to three beside keys of nested names, and up to six while such keys
-// come and go. If another contender comes at the same moment, it puts its key behind that
-// contender's, and deletes it.
+// come and go, and none beside a contender of its own Session. If another contender comes at the
+// same moment, it puts its key behind that contender's, and deletes it.
 func (m *Mutex) TryLock(ctx context.Context) error {
 	if err := m.check(); err != nil {
 		return err

@@ -3,6 +3,7 @@ package mutants
 import (
 	"encoding/json"
 	"flag"
+	"hash/fnv"
 	"fmt"
 	"os"
 	"os/exec"
@@ -29,6 +30,8 @@ var (
 	files = flag.String("changed", "",
 		"have those killed that edit a package of one of these files, or have a killer "+
 			"there, or two if none does")
+	third = flag.String("third", "",
+		"of all mutants, have a third killed, which this text chooses: another one for most texts")
 	byWays = flag.Bool("explored", false, "have the cores' killed by explorations alone")
 	kind   = flag.String("killers", "",
 		"have them killed by computing killers only, or by waiting or simulating ones")
@@ -280,6 +283,14 @@ func chosen(t *testing.T) []mutant {
 		return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool {
 			return !strings.Contains(m.name, *only)
 		})
+	case *third != "":
+		h := fnv.New32()
+		_, _ = h.Write([]byte(*third))
+		from, ms := int(h.Sum32()%3), []mutant(nil)
+		for i := from; i < len(mutants); i += 3 {
+			ms = append(ms, mutants[i])
+		}
+		return ms
 	case *all:
 		return mutants
 	}
