@@ -3,8 +3,8 @@ package mutants
 import (
 	"encoding/json"
 	"flag"
-	"hash/fnv"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"os/exec"
 	"path/filepath"
