@@ -12,6 +12,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
@@ -511,20 +512,67 @@ func (c *Conn) Endpoints() []string {
 }
 
 // FollowConnection calls lost when the client has lost its connection, and found when it has
-// another, until ctx ends.
+// another, until ctx ends. It returns at once. The calls are made one after the other, for all
+// Sessions of the client. Both may take the Session's mutex, but not for long.
 func (c *Conn) FollowConnection(ctx context.Context, lost, found func()) {
 	conn := c.client.ActiveConnection()
 	if conn == nil {
 		return // not made with clientv3.New
 	}
+	n := attempt.SharedBy(&connections, conn, func() *connection { return &connection{} })
+	f := &follower{lost, found}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.followers = append(n.followers, f); len(n.followers) == 1 {
+		var following context.Context
+		following, n.end = context.WithCancel(context.Background())
+		go n.follow(following, conn)
+	}
+	context.AfterFunc(ctx, func() { n.forget(f) })
+}
+
+// A connection is that of a client, as its Sessions follow it.
+type connection struct {
+	mu        sync.Mutex
+	followers []*follower // replaced when it changes
+	end       func()      // ends follow
+}
+
+type follower struct{ lost, found func() }
+
+// connections are those of all clients that are followed.
+var connections attempt.Shared[connection]
+
+// follow tells the followers, until ctx ends.
+func (n *connection) follow(ctx context.Context, conn *grpc.ClientConn) {
 	for state := conn.GetState(); conn.WaitForStateChange(ctx, state); {
 		was := state
 		state = conn.GetState()
-		if was == connectivity.Ready {
-			lost()
+		n.mu.Lock()
+		told := n.followers
+		n.mu.Unlock()
+		for _, f := range told {
+			if was == connectivity.Ready {
+				f.lost()
+			}
+			if state == connectivity.Ready {
+				f.found()
+			}
 		}
-		if state == connectivity.Ready {
-			found()
+	}
+}
+
+// forget ends f's following.
+func (n *connection) forget(f *follower) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	others := make([]*follower, 0, len(n.followers))
+	for _, o := range n.followers {
+		if o != f {
+			others = append(others, o)
 		}
+	}
+	if n.followers = others; len(others) == 0 {
+		n.end()
 	}
 }

@@ -16,7 +16,7 @@ func (k *Keys) TenantsLocked(granted *lease.Lease) lease.Tenants {
 		keys: k, lease: granted, places: make(map[string]*Place), idleSince: time.Now(),
 	}
 	k.accounts[granted] = a
-	k.tasks.Go(func() { k.followConnection(a) })
+	k.followConnection(a)
 	return a
 }
 
