@@ -125,5 +125,4 @@ func (s *session) StreamSilent()                    { s.keys.WatchAnew() }
 func (s *session) Uncombined(error)                 {}
 func (s *session) Unavailable(error, time.Duration) {}
 func (s *session) Limited(int)                      {}
-func (s *session) Uncombined(error)                 {}
 func (s *session) Unreadable(string, error)         {}
