@@ -11,6 +11,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
+	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
 // removalGrace is how long a wait that failed waits for its key to be removed.
@@ -98,8 +99,8 @@ func (c *claim) acquire(ctx context.Context) (*Hold, error) {
 	var anew attempt.Backoff
 	for placed := c.place != nil; ; placed = false {
 		h, err := c.advance(ctx, placed)
-		if err == nil {
-			return h, nil
+		if err == nil || c.waiter.Standing() == turn.Gone {
+			return h, err
 		}
 		if err := c.retreat(ctx, err, &anew); err != nil {
 			return nil, err
@@ -114,7 +115,10 @@ func (c *claim) retreat(ctx context.Context, err error, anew *attempt.Backoff) e
 	var taken *Busy
 	var goes <-chan struct{}
 	if err == queue.ErrTaken {
-		if taken, goes = c.taken(); taken == nil {
+		s.mu.Lock()
+		taken, goes = c.takenLocked()
+		s.mu.Unlock()
+		if taken == nil {
 			err = queue.ErrAnew
 		}
 	}
@@ -340,7 +344,7 @@ func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *Hold, known bool
 	case ticket.Unsure:
 		return nil, false, nil
 	case ticket.Taken:
-		err = queue.ErrTaken
+		err = c.refusedByLocked()
 	case ticket.Useless:
 		err = queue.ErrAnew
 	case ticket.Queued:
@@ -454,17 +458,36 @@ func (c *claim) beginLocked() (*Hold, error) {
 	return c.hold, nil
 }
 
-// taken is the error of a call that only tries, for the first of its names in whose line a
+// refusedByLocked ends a call that only tries, in whose way a contender stands. It returns
+// ErrTaken, and does nothing, unless that is certain and no request can have put a key: then the
+// claims leave their lines, and the error is that of the call.
+func (c *claim) refusedByLocked() error {
+	locked, goes := c.takenLocked()
+	if locked == nil || goes != nil {
+		return queue.ErrTaken
+	}
+	for _, o := range c.all {
+		if o.place.Ticket.State() != ticket.Unsent {
+			return queue.ErrTaken
+		}
+	}
+	for _, o := range c.all {
+		o.place.NeverPutLocked()
+		o.place = nil
+		o.endsWaitLocked()
+		o.local.endTurnLocked(o, nil)
+	}
+	return errs.Locked(locked)
+}
+
+// takenLocked is the error of a call that only tries, for the first of its names in whose line a
 // contender is before it. If that is a key of the Session's own, of a hold or wait that has ended,
 // TryLock waits for etcd, and for no other contender: until goes is closed, if it is not nil.
 //
 // The result is nil for a key that no place accounts for: it has gone since it was read, or a late
 // request has put it and an audit is about to remove it. (Do not refuse the call for it.
 // TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone.)
-func (c *claim) taken() (locked *Busy, goes <-chan struct{}) {
-	s := c.m.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (c *claim) takenLocked() (locked *Busy, goes <-chan struct{}) {
 	first, before := c, line.Entry{}
 	for _, o := range c.all {
 		e := o.place.Ahead.Holder()
@@ -476,7 +499,7 @@ func (c *claim) taken() (locked *Busy, goes <-chan struct{}) {
 			break
 		}
 	}
-	goes, orphan := s.keys.OwnLocked(before)
+	goes, orphan := c.m.s.keys.OwnLocked(before)
 	if orphan {
 		return nil, nil
 	}

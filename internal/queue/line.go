@@ -205,8 +205,11 @@ func (n *Line) unwatchLastLocked() {
 // meetsLocked notes the longest TTL of contenders that stand in n. The Session may not learn when
 // they have gone, so it counts for good: from the next set-back on.
 func (n *Line) meetsLocked(longest time.Duration) {
+	if longest <= n.delay.longest {
+		return
+	}
 	n.delay.until(n.keys.setBack) // by the contenders that it had met before
-	n.delay.longest = max(n.delay.longest, longest)
+	n.delay.longest = longest
 	n.keys.met = max(n.keys.met, longest)
 }
 

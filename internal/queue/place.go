@@ -317,6 +317,25 @@ func (p *Place) LastsLocked() bool {
 		l.Lasts(now)
 }
 
+// NeverPutLocked gives up p, whose key no request can have put.
+func (p *Place) NeverPutLocked() {
+	p.Ticket.Leave()
+	p.RemovedLocked()
+}
+
+// RemovedLocked notes that p's key is gone, as its ticket says.
+func (p *Place) RemovedLocked() {
+	if p.Removal.over == nil { // it was released: else it has left the lease's users already
+		p.Account.leftLocked()
+	}
+	if p.Account.places[p.Ticket.Key] == p {
+		delete(p.Account.places, p.Ticket.Key)
+	}
+	if p.StaleLocked() && p.epoch != nil { // an earlier key of that name may be back
+		p.Account.SuspectLocked()
+	}
+}
+
 // lingersLocked reports whether p's key lingers.
 func (p *Place) lingersLocked() bool { return p.line.local.LingeringLocked() == p }
 

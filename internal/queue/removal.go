@@ -17,19 +17,6 @@ type Removal struct {
 	err   error           // why it was given up itself, nil if it was not
 }
 
-// RemovedLocked notes that p's key is gone, as its ticket says.
-func (p *Place) RemovedLocked() {
-	if p.Removal.over == nil { // it was released: else it has left the lease's users already
-		p.Account.leftLocked()
-	}
-	if p.Account.places[p.Ticket.Key] == p {
-		delete(p.Account.places, p.Ticket.Key)
-	}
-	if p.StaleLocked() && p.epoch != nil { // an earlier key with its name may be back
-		p.Account.SuspectLocked()
-	}
-}
-
 // AbandonLocked gives p up. If its key may exist, it is removed in the background until
 // etcd confirms or the key is gone with the lease. The returned channel is closed then. The
 // lease is retired if unsure is set, or as soon as an attempt fails: a key that cannot be
