@@ -212,7 +212,7 @@ func (e *LockedError) taken() string {
 // lockedOf is the LockedError of a call that did not get the lock.
 func lockedOf(b *hold.Busy) *LockedError {
 	return &LockedError{
-		Name: b.Name, Holder: contenderOf(b.Holder), Ahead: b.Ahead, lost: b.Lost, delay: b.Delay,
+		Name: b.Name, Holder: contenderOf(b.Holder()), Ahead: b.Ahead, lost: b.Lost, delay: b.Delay,
 	}
 }
 

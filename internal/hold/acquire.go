@@ -2,6 +2,7 @@ package hold
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -114,21 +115,21 @@ func (c *claim) retreat(ctx context.Context, err error, anew *attempt.Backoff) e
 	s := c.m.s
 	var taken *Busy
 	var goes <-chan struct{}
+	away, ended := s.etcd.Unavailable(), ctx.Err() != nil
+	s.mu.Lock()
 	if err == queue.ErrTaken {
-		s.mu.Lock()
-		taken, goes = c.takenLocked()
-		s.mu.Unlock()
-		if taken == nil {
+		if taken, goes = c.inWayLocked(); taken == nil {
 			err = queue.ErrAnew
 		}
 	}
-	away, ended := s.etcd.Unavailable(), ctx.Err() != nil
-	if ended {
-		if locked, done := c.handDown(); done {
-			return c.gaveUp(ctx, err, locked, away)
-		}
+	if ended && c.mayHandDownLocked() {
+		c.local.ahead = c.place.Ahead
+		_, locked := c.leaveLocked()
+		s.mu.Unlock()
+		return c.gaveUp(ctx, err, locked, away)
 	}
-	removed := c.leavePlaces(ended)
+	removed := c.leavePlacesLocked(ended)
+	s.mu.Unlock()
 	switch {
 	case ended:
 	case err == queue.ErrAnew:
@@ -136,8 +137,10 @@ func (c *claim) retreat(ctx context.Context, err error, anew *attempt.Backoff) e
 			return nil
 		}
 	case goes != nil:
-		if isRemoved(ctx, goes) {
+		select {
+		case <-goes:
 			return nil
+		case <-ctx.Done():
 		}
 	}
 	if ctx.Err() != nil {
@@ -160,7 +163,7 @@ func (c *claim) bounded(ctx context.Context) (
 	}
 	stop = func() {}
 	if most > 0 {
-		ctx, stop = context.WithTimeoutCause(ctx, most, &attempt.BoundError{Of: of, Most: most})
+		ctx, stop = within(ctx, most, of)
 	}
 	waiting, cancel = context.WithCancelCause(ctx)
 	return waiting, cancel, stop
@@ -179,7 +182,7 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 		return errs.Failed("lock", m.name, errs.Closed)
 	}
 	if c.Try {
-		if locked := c.refusedLocked(); locked != nil {
+		if locked := c.busyAtHomeLocked(); locked != nil {
 			return errs.Locked(locked)
 		}
 	}
@@ -199,9 +202,9 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 	return nil
 }
 
-// refusedLocked is what is in the way of a call that only tries and is refused without a request,
-// otherwise nil.
-func (c *claim) refusedLocked() *Busy {
+// busyAtHomeLocked is what is in the way of a call that only tries, and is refused without a
+// request; otherwise it is nil.
+func (c *claim) busyAtHomeLocked() *Busy {
 	for _, o := range c.all {
 		n := c.m.s.lines[o.m.name]
 		if n != nil && n.queue.Owner() != nil && !n.mayAdmitLocked(o) {
@@ -231,8 +234,8 @@ func (c *claim) holdAtOnce() *Hold {
 	return c.hold
 }
 
-// takePlacesLocked takes a place for each claim, all on one lease. It reports false if there is no
-// lease for them.
+// takePlacesLocked takes a place for each claim, all on one lease, and begins to put the keys. It
+// reports false if there is no lease for them.
 func (c *claim) takePlacesLocked() bool {
 	k := c.m.s.keys.AccountLocked()
 	if k == nil {
@@ -241,7 +244,15 @@ func (c *claim) takePlacesLocked() bool {
 	for _, o := range c.all {
 		o.place = newPlaceLocked(o, k)
 	}
-	c.keys = c.enteringLocked()
+	if len(c.all) > 1 {
+		c.keys = enteringAll(c)
+		return true
+	}
+	e := c.place.Ticket.Enter(c.Try, c.m.cfg.Hooks.Queued != nil)
+	if crowded, last := c.place.ExpectsCrowdLocked(); crowded {
+		e.Crowd(last)
+	}
+	c.keys = &e
 	return true
 }
 
@@ -312,18 +323,6 @@ func (c *claim) put(ctx context.Context) (*Hold, error) {
 	}
 }
 
-// enteringLocked begins to put the keys.
-func (c *claim) enteringLocked() ticket.Put {
-	if len(c.all) > 1 {
-		return enteringAll(c)
-	}
-	e := c.place.Ticket.Enter(c.Try, c.m.cfg.Hooks.Queued != nil)
-	if crowded, last := c.place.ExpectsCrowdLocked(); crowded {
-		e.Crowd(last)
-	}
-	return &e
-}
-
 // entered has the tickets judge the answer to their put, and begins the holds if no contender is
 // ahead. It returns what put returns, unless known is false: then the put must be sent again.
 func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *Hold, known bool, err error) {
@@ -344,7 +343,7 @@ func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *Hold, known bool
 	case ticket.Unsure:
 		return nil, false, nil
 	case ticket.Taken:
-		err = c.refusedByLocked()
+		err = c.endTryLocked()
 	case ticket.Useless:
 		err = queue.ErrAnew
 	case ticket.Queued:
@@ -416,7 +415,7 @@ func (c *claim) tellQueued() {
 		return
 	}
 	c.ahead = ahead.Count()
-	c.reportQueued(func() Contender { return holderOf(c.m.name, ahead) })
+	c.reportQueued(busyBehind(c.m.name, ahead, 0))
 }
 
 // begin is beginLocked for callers that do not hold mu.
@@ -458,18 +457,14 @@ func (c *claim) beginLocked() (*Hold, error) {
 	return c.hold, nil
 }
 
-// refusedByLocked ends a call that only tries, in whose way a contender stands. It returns
+// endTryLocked ends a call that only tries, in whose way a contender stands. It returns
 // ErrTaken, and does nothing, unless that is certain and no request can have put a key: then the
 // claims leave their lines, and the error is that of the call.
-func (c *claim) refusedByLocked() error {
-	locked, goes := c.takenLocked()
-	if locked == nil || goes != nil {
+func (c *claim) endTryLocked() error {
+	mayBeThere := func(o *claim) bool { return o.place.Ticket.State() != ticket.Unsent }
+	locked, goes := c.inWayLocked()
+	if locked == nil || goes != nil || slices.ContainsFunc(c.all, mayBeThere) {
 		return queue.ErrTaken
-	}
-	for _, o := range c.all {
-		if o.place.Ticket.State() != ticket.Unsent {
-			return queue.ErrTaken
-		}
 	}
 	for _, o := range c.all {
 		o.place.NeverPutLocked()
@@ -480,14 +475,14 @@ func (c *claim) refusedByLocked() error {
 	return errs.Locked(locked)
 }
 
-// takenLocked is the error of a call that only tries, for the first of its names in whose line a
+// inWayLocked is the error of a call that only tries, for the first of its names in whose line a
 // contender is before it. If that is a key of the Session's own, of a hold or wait that has ended,
 // TryLock waits for etcd, and for no other contender: until goes is closed, if it is not nil.
 //
 // The result is nil for a key that no place accounts for: it has gone since it was read, or a late
 // request has put it and an audit is about to remove it. (Do not refuse the call for it.
 // TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone.)
-func (c *claim) takenLocked() (locked *Busy, goes <-chan struct{}) {
+func (c *claim) inWayLocked() (locked *Busy, goes <-chan struct{}) {
 	first, before := c, line.Entry{}
 	for _, o := range c.all {
 		e := o.place.Ahead.Holder()
@@ -507,21 +502,9 @@ func (c *claim) takenLocked() (locked *Busy, goes <-chan struct{}) {
 	return busyBehind(first.m.name, first.place.Ahead, delay), goes
 }
 
-// isRemoved waits until goes is closed, and reports whether it is.
-func isRemoved(ctx context.Context, goes <-chan struct{}) bool {
-	select {
-	case <-goes:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// leavePlaces gives up the places after an attempt that has failed. With tells, their removals also
-// read what was ahead of them. The channels are closed when the keys are gone.
-func (c *claim) leavePlaces(tells bool) (removed []<-chan struct{}) {
-	c.m.s.mu.Lock()
-	defer c.m.s.mu.Unlock()
+// leavePlacesLocked gives up the places after an attempt that has failed. With tells, their
+// removals also read what was ahead of them. The channels are closed when the keys are gone.
+func (c *claim) leavePlacesLocked(tells bool) (removed []<-chan struct{}) {
 	for _, o := range c.all {
 		switch p := o.place; {
 		case p == nil:
@@ -578,7 +561,7 @@ func (c *claim) gaveUp(ctx context.Context, why error, locked *Busy, away error)
 	case ok && locked != nil:
 		return errs.Locked(locked)
 	case ok:
-		return errs.Locked(&Busy{Name: name, Holder: Contender{Name: name}, Ahead: 1})
+		return errs.Locked(&Busy{Name: name, Ahead: 1})
 	case ctx.Err() == nil:
 		return errs.Failed("lock", name, why)
 	}

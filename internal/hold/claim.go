@@ -32,7 +32,7 @@ type claim struct {
 	started  time.Time
 	turn     chan struct{} // tells that its turn has come; nil if it had it at once
 	runs     bool          // as in Request
-	alone    [1]*claim     // c itself
+	self     [1]*claim     // c itself
 	all      []*claim      // of its call, if it is the first of them
 
 	// Owned by the goroutine of the call, until it holds.
@@ -64,8 +64,8 @@ type Request struct {
 func newClaim(m *Lock, w Request) *claim {
 	c := &claim{m: m, Shape: w.Shape, runs: w.Runs}
 	c.Try = w.Try
-	c.alone[0] = c
-	c.all = c.alone[:]
+	c.self[0] = c
+	c.all = c.self[:]
 	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, w.Kind == line.Read, w.Kind == line.Permit
 	return c
 }
@@ -154,8 +154,8 @@ func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 		}
 		n.queue.Enter(&c.waiter)
 	case waits:
-		ahead, inEtcd, lost := n.inWayLocked(nil)
-		if lost != 0 {
+		busy := n.busyLocked(nil)
+		if busy.Lost != 0 {
 			n.firstLocked().hold.warnLocked()
 		}
 		if c.Try {
@@ -164,8 +164,8 @@ func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 			}
 			n.tries.Add(&c.trying, c)
 		} else {
-			c.ahead = ahead
-			c.reportQueued(func() Contender { return n.holderLocked(inEtcd) })
+			c.ahead = busy.Ahead
+			c.reportQueued(busy)
 		}
 		c.turn = make(chan struct{}, 1)
 		n.queue.Enter(&c.waiter)
@@ -189,9 +189,9 @@ func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 
 // reportQueued reports to Trace that c waits behind others. A holder takes parsing, so it is made
 // only for a hook. (TestAWaitWithoutAHookParsesNoHolder.)
-func (c *claim) reportQueued(holder func() Contender) {
+func (c *claim) reportQueued(behind *Busy) {
 	if m := c.m; m.cfg.Hooks.Queued != nil {
-		report(&m.s.hooks, m.cfg.Hooks.Queued, c.caller, Queued{m.name, c.ahead, holder()})
+		report(&m.s.hooks, m.cfg.Hooks.Queued, c.caller, Queued{m.name, c.ahead, behind.Holder()})
 	}
 }
 
@@ -251,22 +251,14 @@ func (c *claim) cancelLocked(cause error) {
 	c.endsWaitLocked()
 }
 
-// handDown gives the place at which c has waited in etcd's line to the next waiter in the local
-// line, if that came before the put: it goes on waiting there. It reports false, and does nothing,
-// if there is no such waiter, or the place is of no use. locked tells c what is before it.
-func (c *claim) handDown() (locked *Busy, done bool) {
-	s, n, p := c.m.s, c.local, c.place
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// mayHandDownLocked reports whether the next waiter in the local line may have the place at which c
+// has waited in etcd's line, and go on waiting there: it came before the put.
+func (c *claim) mayHandDownLocked() bool {
+	n, p := c.local, c.place
 	next := n.queue.First()
-	if next == nil || !n.queue.Early(next) || next.Value.Try || s.leases.ClosedLocked() ||
-		p == nil || p.Ticket.State() != ticket.InLine || p.GivenUpLocked() || p.Lease.HasEndedLocked() ||
-		p.Recall != nil {
-		return nil, false
-	}
-	n.ahead = p.Ahead
-	_, locked = c.leaveLocked()
-	return locked, true
+	return next != nil && n.queue.Early(next) && !next.Value.Try && !c.m.s.leases.ClosedLocked() &&
+		p != nil && p.Ticket.State() == ticket.InLine && !p.GivenUpLocked() &&
+		!p.Lease.HasEndedLocked() && p.Recall == nil
 }
 
 // refuseLocked ends the wait of c, which waits for no other contender.

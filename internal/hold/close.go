@@ -8,7 +8,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/queue"
 )
@@ -23,8 +22,7 @@ func (s *Session) Close(ctx context.Context) error {
 	if ctx.Done() == nil {
 		ttl := s.leases.LongestTTL()
 		twice := ttl + min(ttl, math.MaxInt64-ttl) // which may be more than a Duration can say
-		over := &attempt.BoundError{Of: "a Close without a deadline", Most: twice}
-		ctx, cancel = context.WithTimeoutCause(ctx, twice, over)
+		ctx, cancel = within(ctx, twice, "a Close without a deadline")
 		defer cancel()
 	}
 
@@ -37,7 +35,9 @@ func (s *Session) Close(ctx context.Context) error {
 	default:
 		s.closeLocked()
 	}
-	return s.closesLocked(ctx)
+	s.closing++
+	s.mu.Unlock()
+	return s.awaitClosed(ctx)
 }
 
 // closeLocked begins to close s: no hold begins any more. The keepers revoke the leases, and before
@@ -65,11 +65,9 @@ func (s *Session) endAll() {
 	})
 }
 
-// closesLocked unlocks mu and waits until the Session is closed. The work goes on until the
-// last call that waits for it has no time left.
-func (s *Session) closesLocked(ctx context.Context) error {
-	s.closing++
-	s.mu.Unlock()
+// awaitClosed waits until the Session is closed, in a call that s.closing counts. The work goes on
+// until the last call that waits for it has no time left.
+func (s *Session) awaitClosed(ctx context.Context) error {
 	quiet := s.tasks.Idle()
 
 	var over error

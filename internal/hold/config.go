@@ -39,7 +39,7 @@ type Config struct {
 
 // SetTexts sets the values of keys by all else that is set. An error is about the owner.
 func (c *Config) SetTexts() error {
-	v := c.told()
+	v := c.value()
 	v.Recallable = c.Recall > 0
 	for k := range c.Texts {
 		text, err := line.NewText(v, line.Kind(k))
@@ -51,8 +51,8 @@ func (c *Config) SetTexts() error {
 	return nil
 }
 
-// told is what keys tell of their contenders.
-func (c *Config) told() line.Value {
+// value is what keys tell of their contenders.
+func (c *Config) value() line.Value {
 	host, pid := Identity()
 	return line.Value{Owner: c.Owner, Host: host, PID: pid, Info: c.Info}
 }

@@ -29,27 +29,30 @@ func ContenderOf(name string, e line.Entry, holds bool) Contender {
 	}
 }
 
-// holderOf is the first contender ahead of a place in the line for the lock name. Only its Name is
-// set if the first one is not known.
-func holderOf(name string, ahead line.Ahead) Contender {
-	first := ahead.Holder()
-	if first.Rev == 0 {
-		return Contender{Name: name}
-	}
-	return ContenderOf(name, first, true)
-}
-
 // A Busy is what is known of the lock that a call did not get.
 type Busy struct {
-	Name   string
-	Ahead  int           // contenders that the call has to wait for
-	Holder Contender     // the first of them, as it was last read
-	Lost   int64         // the token of a hold lost here that the call waits for, 0 if there is none
-	Delay  time.Duration // for how long no hold begins, because etcd was set back
+	Name  string
+	Ahead int           // contenders that the call has to wait for
+	Lost  int64         // the token of a hold lost here that the call waits for, 0 if there is none
+	Delay time.Duration // for how long no hold begins, because etcd was set back
+
+	inEtcd line.Entry // the first of them, as it was last read; no revision if that is not known
+	own    Contender  // in its place, if that is of the Session itself
 }
 
 // busyBehind is the Busy of a call that is behind the contenders ahead in etcd's line, in which no
 // hold begins for a delay.
 func busyBehind(name string, ahead line.Ahead, delay time.Duration) *Busy {
-	return &Busy{Name: name, Holder: holderOf(name, ahead), Ahead: ahead.Count(), Delay: delay}
+	return &Busy{Name: name, Ahead: ahead.Count(), Delay: delay, inEtcd: ahead.Holder()}
+}
+
+// Holder is the first contender that the call has to wait for. Only its Name is set if it is not
+// known.
+func (b *Busy) Holder() Contender {
+	if b.inEtcd.Rev != 0 {
+		return ContenderOf(b.Name, b.inEtcd, true)
+	}
+	first := b.own
+	first.Name = b.Name
+	return first
 }

@@ -72,8 +72,8 @@ var HoldStates = []holdState{holdWhole, holdRecalled, holdEnded, holdGone}
 func (h *Hold) InState(st holdState) *Hold {
 	o := &Hold{m: h.m, place: h.place, state: st}
 	o.place.Refs = 1
-	o.alone[0] = o
-	o.all, o.life = o.alone[:], &o.own
+	o.self[0] = o
+	o.all, o.life = o.self[:], &o.own
 	o.own.Begin(o.place.Lease, o, time.Time{}, nil)
 	return o
 }
@@ -93,15 +93,15 @@ func (h *Hold) SharesKey(o *Hold) bool { return h.place == o.place }
 // LoseLocked ends h for a reason.
 func (h *Hold) LoseLocked(reason error) { h.endLocked(h.lost(reason)) }
 
-// FreesLocked is freesLocked.
-func (h *Hold) FreesLocked() bool { return h.freesLocked() }
+// FreesLocked is mayFreeLocked.
+func (h *Hold) FreesLocked() bool { return h.mayFreeLocked() }
 
-// FreesWholeLocked is freesLocked as if h had ended whole, after all others at its key.
+// FreesWholeLocked is mayFreeLocked as if h had ended whole, after all others at its key.
 func (h *Hold) FreesWholeLocked() bool {
 	refs := h.place.Refs
 	h.state, h.place.Refs = holdEnded, 0
 	defer func() { h.state, h.place.Refs = holdGone, refs }()
-	return h.freesLocked()
+	return h.mayFreeLocked()
 }
 
 // ---- the local line

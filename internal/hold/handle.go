@@ -62,7 +62,9 @@ func (h *Handle) Unlock(ctx context.Context) error {
 			o.depth--
 		}
 	}
-	return h.Hold.unlockLocked(ctx)
+	r, err := h.Hold.unlockLocked()
+	s.mu.Unlock()
+	return r.send(ctx, err)
 }
 
 // Current is the hold that h is of, nil once Unlock was called, and for the zero Handle.
@@ -89,7 +91,7 @@ func (h *Handle) parts() []*Hold {
 	if h.Lock == h.Hold.m {
 		return h.Hold.all
 	}
-	return h.Hold.alone[:]
+	return h.Hold.self[:]
 }
 
 // IsOwner returns one comparison per held name, for the If of an etcd transaction.

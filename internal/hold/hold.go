@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ var errDelayed = errors.New("the lock delay is not over")
 // Invariant: what frees a name (a release, a removal, the revocation of the lease, the next
 // turn in the local line) begins only after every context of the hold has been cancelled, and
 // with it every context that comes from one of these. The contexts are cancelled without mu,
-// so other goroutines may run meanwhile: a call that frees a name calls EndContexts first, and
+// so other goroutines may run meanwhile: a call that frees a name asks mayFreeLocked first, and
 // does not rely on the call that ended the hold. (Do not free a name in the critical section that
 // ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
 type Hold struct {
@@ -43,8 +44,8 @@ type Hold struct {
 	began time.Time
 	most  time.Time   // end by WithMaxHold, zero if there is none
 	timer *time.Timer // for most
-	alone [1]*Hold    // h itself
-	all   []*Hold     // that begin and end together: the holds of a LockAll, or alone
+	self  [1]*Hold    // h itself
+	all   []*Hold     // that begin and end together: the holds of a LockAll, or h
 	life  *lease.Life // of all of them
 	own   lease.Life  // that, of the first of them
 
@@ -129,13 +130,13 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 func (p *place) newHoldLocked(c *claim, first *Hold, now time.Time) {
 	m := c.m
 	h := &Hold{m: m, claim: c, place: p, began: now, depth: 1}
-	h.alone[0] = h
-	h.all, h.life = h.alone[:], &h.own
+	h.self[0] = h
+	h.all, h.life = h.self[:], &h.own
 	if most := m.cfg.MaxHold; most > 0 {
 		h.most = now.Add(most)
 	}
 	if m.cfg.Recall > 0 {
-		h.recall = &recallState{told: make(chan struct{})}
+		h.recall = &recallState{requested: make(chan struct{})}
 	}
 	p.HoldLocked(p.hold == nil, now)
 	p.hold, c.hold, c.place = h, h, p
@@ -182,7 +183,7 @@ func (h *Hold) Recalled() <-chan struct{} {
 	if h.recall == nil {
 		return nil
 	}
-	return h.recall.told
+	return h.recall.requested
 }
 
 // KeySafe is as in lease.Mortal.
@@ -195,7 +196,7 @@ func (h *Hold) OverSafe() { time.AfterFunc(0, h.check) }
 // the local line, unless other claims share it. The key stays while a hold of one of them needs it.
 func (h *Hold) clearLocked() {
 	for _, h := range h.all {
-		h.place.clearLocked()
+		h.place.removeUnneededLocked()
 		h.place.local.endTurnLocked(h.claim, nil)
 		if h.warns != nil {
 			h.warns.Stop()
@@ -220,8 +221,9 @@ func (h *Hold) warnLocked() {
 	})
 }
 
-// clearLocked has p's key removed, if no hold needs it and no release or removal has begun.
-func (p *place) clearLocked() {
+// removeUnneededLocked has p's key removed, unless a hold needs it, or it is being removed or
+// released.
+func (p *place) removeUnneededLocked() {
 	if s := p.Ticket.State(); p.Refs == 0 && s != ticket.Leaving && s != ticket.Removed {
 		p.AbandonLocked(false)
 	}
@@ -276,15 +278,17 @@ func (h *Hold) checkLocked(now time.Time) error {
 	if h.state >= holdEnded {
 		return cause
 	}
-	switch lost := h.firstLostLocked(); {
+	isLost := func(o *Hold) bool { return o.place.Ticket.Lost() }
+	switch lost := slices.IndexFunc(h.all, isLost); {
 	case l.HasEndedLocked():
 		h.endLocked(h.all[0].LostSafe(l.WhyLocked())) // it names the first
-	case lost != nil:
-		h.endLocked(lost.lost(errs.OfTicket(lost.place.Ticket.Loss())))
+	case lost >= 0:
+		o := h.all[lost]
+		h.endLocked(o.lost(errs.OfTicket(o.place.Ticket.Loss())))
 	case cause == errs.MaxHold, !h.most.IsZero() && !lease.Before(now, h.most):
 		h.endLocked(errs.MaxHold)
 		for _, o := range h.all {
-			o.place.clearLocked()
+			o.place.removeUnneededLocked()
 		}
 	case cause != nil && h.state == holdWhole: // (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
 		for _, o := range h.all {
@@ -292,17 +296,6 @@ func (h *Hold) checkLocked(now time.Time) error {
 		}
 	}
 	return h.life.Cause(now)
-}
-
-// firstLostLocked is the first of the holds that ended together with h whose key was lost, nil if
-// none was.
-func (h *Hold) firstLostLocked() *Hold {
-	for _, o := range h.all {
-		if o.place.Ticket.Lost() {
-			return o
-		}
-	}
-	return nil
 }
 
 // heldLocked reports whether h has no Unlock yet, and was not closed.

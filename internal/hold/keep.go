@@ -1,10 +1,15 @@
 package hold
 
 import (
+	"context"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/queue"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // handOffLocked gives the key of h, which has ended whole, to the next waiter in the local line,
@@ -118,6 +123,28 @@ func (y *stay) beginLocked(state stayState) {
 	} else {
 		y.timer = time.AfterFunc(time.Until(y.until), y.ends)
 	}
+}
+
+// attempt is one attempt at the release of the hold. The key gets its lease first.
+func (y *stay) attempt(
+	ctx context.Context, retry *attempt.Backoff, r *ticket.Release,
+) etcd.Outcome {
+	var value string
+	if !r.Moves() && time.Now().Before(y.until) {
+		lease, err := y.lease.Grant(ctx, retry, y.until)
+		if err != nil {
+			return etcd.Unsent(y.s.etcd.Epoch(), err)
+		}
+		r.MoveTo(int64(lease))
+	}
+	if r.Moves() {
+		value = y.place.kept(y.until)
+	}
+	done := y.s.etcd.Commit(ctx, retry, r.Txn(value))
+	if done.Err != nil && r.Moves() && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
+		r.MoveTo(0) // it took so long that the lease has expired, or etcd was set back
+	}
+	return done
 }
 
 // The timer calls ends when the time of the key is over, or of a pause before the lease is given

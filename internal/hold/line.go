@@ -74,46 +74,31 @@ func (n *localLine) PlaceLocked() *queue.Place {
 // busyLocked is what is in the way of a waiter in the queue, or of a claim that comes now if w
 // is nil. The queue has an owner.
 func (n *localLine) busyLocked(w *turn.Waiter[*claim]) *Busy {
-	ahead, inEtcd, lost := n.inWayLocked(w)
-	return &Busy{
-		Name: n.Name, Ahead: ahead, Holder: n.holderLocked(inEtcd), Lost: lost,
-		Delay: n.DelayLocked(time.Now()),
-	}
-}
-
-// holderLocked is the first contender in etcd that the owner waits for, or the own Session's if the
-// owner waits for none.
-func (n *localLine) holderLocked(inEtcd line.Ahead) Contender {
-	if inEtcd.Count() > 0 {
-		return holderOf(n.Name, inEtcd)
-	}
-	return n.firstLocked().contenderLocked()
-}
-
-// inWayLocked is what a waiter in the queue has in its way, or a claim that comes now if w is nil:
-// how many in all, the contenders in etcd that the owner waits for, and the token of a lost hold
-// that is not unlocked.
-func (n *localLine) inWayLocked(w *turn.Waiter[*claim]) (ahead int, inEtcd line.Ahead, lost int64) {
 	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
 		h.checkLocked(time.Now())
 	}
-	ahead = n.queue.Ahead(w)
+	b := &Busy{Name: n.Name, Ahead: n.queue.Ahead(w), Delay: n.DelayLocked(time.Now())}
 	owner := n.queue.Owner()
 	if owner.Kind == line.Permit {
-		ahead += n.queue.Sharing() // each has a key
+		b.Ahead += n.queue.Sharing() // each has a key
 	}
-	onItsWay := owner.place == nil || owner.place.Ticket.Rev() == 0
-	switch {
-	case onItsWay && n.ahead.Count() > 0:
-		inEtcd = n.ahead
-	case !onItsWay && owner.hold == nil && owner.place.Ahead.Count() > 0:
-		inEtcd = owner.place.Ahead
-	default:
-		if first := n.firstLocked(); first.lostLocked() {
-			lost = first.place.Ticket.Rev()
+	ahead := n.ahead // in etcd, of the owner
+	if p := owner.place; p != nil && p.Ticket.Rev() != 0 {
+		ahead = line.None
+		if owner.hold == nil {
+			ahead = p.Ahead
 		}
 	}
-	return ahead + inEtcd.Count(), inEtcd, lost
+	if count := ahead.Count(); count > 0 {
+		b.Ahead, b.inEtcd = b.Ahead+count, ahead.Holder()
+		return b
+	}
+	first := n.firstLocked()
+	b.own = first.contenderLocked()
+	if first.lostLocked() {
+		b.Lost = first.place.Ticket.Rev()
+	}
+	return b
 }
 
 // firstLocked is the claim that has had the turn for longest, of the claims that have it and have
@@ -142,10 +127,12 @@ func (n *localLine) aheadLocked() *Busy {
 	return busyBehind(n.Name, n.ahead, delay)
 }
 
-// nextLocked chooses the next waiter, and takes a place for it if there is a lease. The owner's
-// release must put the place's key and then call endTurnLocked.
-func (n *localLine) nextLocked() *place {
-	if first := n.queue.First(); first == nil || first.Value.Try || first.Value.together {
+// nextLocked chooses the next waiter, and takes a place for it if there is a lease. The release of
+// h, the owner's hold, must put the place's key and then call endTurnLocked. It puts none while
+// holders that shared the key, and have lost it, may be at work.
+func (n *localLine) nextLocked(h *Hold) *place {
+	w := n.queue.First()
+	if w == nil || w.Value.Try || w.Value.together || len(h.all) > 1 || n.queue.Sharing() > 0 {
 		return nil // a key that is put so stands in line, whatever is before it, and alone
 	}
 	next, _ := n.queue.Choose()
@@ -186,8 +173,7 @@ func (n *localLine) endTurnLocked(c *claim, put *place) {
 		}
 		return
 	}
-	first := n.queue.First()
-	late := first != nil && first.Shares && !n.queue.Early(first) && first.Standing() != turn.Next
+	late := put != nil && n.comesLateLocked()
 	next, ok := n.queue.Pass()
 	n.MarkLocked()
 	if put != nil && (!ok || late || next.Shape != put.Ticket.Shape ||
@@ -200,6 +186,12 @@ func (n *localLine) endTurnLocked(c *claim, put *place) {
 	} else {
 		n.ahead = line.None
 	}
+}
+
+// comesLateLocked reports whether the first waiter is a read that came after the last put.
+func (n *localLine) comesLateLocked() bool {
+	first := n.queue.First()
+	return first != nil && first.Shares && !n.queue.Early(first) && first.Standing() != turn.Next
 }
 
 // A cohort is the reads of one Session that share a key, and the turn of their local line. The

@@ -101,7 +101,9 @@ func (m *Lock) Unlock(ctx context.Context, only *Hold) error {
 	if m.depth == 0 {
 		m.hold.Store(nil)
 	}
-	return h.unlockLocked(ctx)
+	r, err := h.unlockLocked()
+	s.mu.Unlock()
+	return r.send(ctx, err)
 }
 
 // covers reports whether h is a hold of m's name in m's Session, or has begun with one.
@@ -138,7 +140,7 @@ func (m *Lock) SetInfo(ctx context.Context, info string) error {
 	if h == nil {
 		return setInfo(ctx, m.name, info, nil)
 	}
-	return setInfo(ctx, m.name, info, h.alone[:])
+	return setInfo(ctx, m.name, info, h.self[:])
 }
 
 // Close ends what m holds, and its waits, and removes its keys. It returns nil if its holds left
@@ -153,7 +155,9 @@ func (m *Lock) Close(ctx context.Context) error {
 	switch {
 	case s.closing > 0: // which frees all that m may have held
 		m.closed = true
-		return s.closesLocked(ctx)
+		s.closing++
+		s.mu.Unlock()
+		return s.awaitClosed(ctx)
 	case underWay != nil:
 		s.mu.Unlock()
 		select {
@@ -258,10 +262,9 @@ func (m *Lock) free(ctx context.Context, given *place) error {
 	var failure error
 	for _, h := range holds {
 		given = h.place
-		if r := h.free(false); r != nil {
-			if err := r.send(ctx); errors.Is(err, errs.Unconfirmed) {
-				failure = err
-			}
+		r, loss := h.free(false)
+		if err := r.send(ctx, loss); errors.Is(err, errs.Unconfirmed) {
+			failure = err
 		}
 	}
 	if failure != nil {

@@ -33,7 +33,7 @@ type place struct {
 func (p *place) kept(until time.Time) string {
 	p.m.s.mu.Lock()
 	defer p.m.s.mu.Unlock()
-	v := p.m.cfg.told()
+	v := p.m.cfg.value()
 	if info, changed := p.ChangedLocked(); changed {
 		v.Info = info
 	}

@@ -51,7 +51,7 @@ func WriteRecall(
 // works on until it checks its context would do so beside the next one.
 // TestTheKeyOfARecalledHoldGoesWithItsUnlock, TestSimulationOfTheFamily.)
 type recallState struct {
-	told chan struct{} // closed by the first request
+	requested chan struct{} // closed by the first request
 
 	// Guarded by Session.mu.
 	ends  time.Time // of the grace, by the monotonic clock; zero before a request
@@ -68,7 +68,7 @@ func (c *recallState) noticeLocked(h *Hold, r line.Recall, now time.Time) {
 		return
 	}
 	if c.end == nil {
-		close(c.told)
+		close(c.requested)
 	}
 	c.stopLocked()
 	name, token := h.place.Ticket.Name, h.place.Ticket.Rev()

@@ -21,20 +21,20 @@ import (
 // has counted the release among the lease's.
 type release struct {
 	ticket.Release
-	h      *Hold
-	put    *place // for the next waiter in the local line, nil if there is none
-	queued bool   // put stands in line
-	stay   *stay  // of the key, by WithMinHold; nil if it goes now
+	h       *Hold
+	unfreed bool   // h is yet to be freed; nothing else is set then
+	put     *place // for the next waiter in the local line, nil if there is none
+	queued  bool   // put stands in line
+	stay    *stay  // of the key, by WithMinHold; nil if it goes now
 }
 
-// unlockLocked is one Unlock of h, which has had as many Locks at least. It unlocks mu.
-func (h *Hold) unlockLocked(ctx context.Context) error {
-	s := h.m.s
+// unlockLocked is one Unlock of h, which has had as many Locks at least. The last one ends h, and
+// frees it if it may be freed now. It returns the release that is to be sent, or, if there is none,
+// what the Unlock returns.
+func (h *Hold) unlockLocked() (*release, error) {
 	h.depth--
 	if slices.ContainsFunc(h.all, func(o *Hold) bool { return o.depth > 0 }) { // some nest
-		err := h.lossLocked()
-		s.mu.Unlock()
-		return err
+		return nil, h.lossLocked()
 	}
 	if endedBefore := h.endLocked(errs.Unlocked); !endedBefore {
 		h.place.Account.ReleaseLocked() // from here on Close waits
@@ -42,57 +42,42 @@ func (h *Hold) unlockLocked(ctx context.Context) error {
 	for _, o := range h.all {
 		o.ofHandle.Remove()
 	}
-	var err error
-	if h.state == holdGone {
-		err = h.lossLocked()
+	if !h.mayFreeLocked() {
+		return &release{h: h, unfreed: true}, nil
 	}
-	var r *release
-	frees := h.freesLocked()
-	if frees {
-		r = h.freeLocked(true)
-	}
-	s.mu.Unlock()
-	if !frees {
-		r = h.free(true)
-	}
-	if r == nil {
-		return err
-	}
-	return r.send(ctx)
+	return h.freeLocked(true)
 }
 
-// free is freeLocked for callers that do not hold mu, and after the contexts have ended.
-func (h *Hold) free(spare bool) *release {
-	s := h.m.s
-	for {
+// free is freeLocked once the contexts have ended.
+func (h *Hold) free(keeps bool) (*release, error) {
+	mu := &h.m.s.mu
+	mu.Lock()
+	defer mu.Unlock()
+	for !h.mayFreeLocked() {
+		mu.Unlock()
 		h.EndContexts()
-		s.mu.Lock()
-		if h.freesLocked() {
-			defer s.mu.Unlock()
-			return h.freeLocked(spare)
-		}
-		s.mu.Unlock()
 		h.place.EndContexts()
+		mu.Lock()
 	}
+	return h.freeLocked(keeps)
 }
 
-// freesLocked reports whether h, which has ended, may be freed: its contexts have ended and, if it
-// is whole and no other hold needs the key, so have the contexts of all holds there. (A lost hold
-// does not wait for the others: what removes the key ends their contexts first.)
-func (h *Hold) freesLocked() bool {
+// mayFreeLocked reports whether h, which has ended, may be freed: its contexts have ended and, if
+// it is whole and no other hold needs the key, so have the contexts of all holds there. (A lost
+// hold does not wait for the others: what removes the key ends their contexts first.)
+func (h *Hold) mayFreeLocked() bool {
 	return !h.life.Ending() &&
 		(h.state == holdGone || h.place.Refs > 1 || h.place.ending.Len() == 0)
 }
 
-// freeLocked leaves the key of h, which has ended, to the holds that share it. If spare is set and
-// there are none, it keeps the key for the Session's next hold, by WithHandoff or WithLinger. The
-// key of a hold that was lost it has removed. In these cases it returns nil, and otherwise the
+// freeLocked leaves the key of h, which has ended, to the holds that share it. If there are none,
+// and keeps is set, WithHandoff and WithLinger may keep it for the Session's next hold. The key of
+// a hold that was lost is removed, and the loss is the error. Otherwise freeLocked returns the
 // release that is to be sent.
-func (h *Hold) freeLocked(spare bool) *release {
-	s := h.m.s
+func (h *Hold) freeLocked(keeps bool) (*release, error) {
 	if h.state == holdGone {
 		h.clearLocked()
-		return nil
+		return nil, h.lossLocked()
 	}
 	for _, o := range h.all {
 		o.becomesLocked(holdGone, nil)
@@ -101,40 +86,31 @@ func (h *Hold) freeLocked(spare bool) *release {
 		h.reportReleased()
 		h.place.local.endTurnLocked(h.claim, nil)
 		h.place.Account.ReleasedLocked()
-		return nil
+		return nil, nil
 	}
 	var until time.Time
-	if spare && h.mayKeep() && !s.leases.ClosedLocked() {
-		if least := h.began.Add(h.m.cfg.MinHold); time.Now().Before(least) {
+	if c := h.m.cfg; keeps && h.claim.Kind == line.Exclusive && !h.m.s.leases.ClosedLocked() &&
+		(c.Handoff > 0 || c.Linger > 0 || c.MinHold > 0) {
+		if least := h.began.Add(c.MinHold); time.Now().Before(least) {
 			until = least
 		}
 		n := h.place.local
 		if until.IsZero() && (n.handOffLocked(h) || n.lingerLocked(h)) {
 			h.place.Account.ReleasedLocked()
-			return nil
+			return nil, nil
 		}
 	}
-	return h.releaseLocked(until)
-}
-
-// mayKeep reports whether the options of h may have its key stay after its Unlock.
-func (h *Hold) mayKeep() bool {
-	c := h.m.cfg
-	return h.claim.Kind == line.Exclusive && (c.Handoff > 0 || c.Linger > 0 || c.MinHold > 0)
+	return h.releaseLocked(until), nil
 }
 
 // releaseLocked begins the release of h, which is to be sent. Its key goes now, or stays until a
-// time. Holders that shared the key, and have lost it, may be at work still: then it puts no key.
+// time.
 func (h *Hold) releaseLocked(until time.Time) *release {
 	r := &release{h: h}
+	var next *ticket.Ticket
 	if !until.IsZero() {
 		r.stay = newStay(h.place, until)
-	} else if exclusive := h.claim.Kind == line.Exclusive; len(h.all) == 1 &&
-		(exclusive || h.place.local.queue.Sharing() == 0) {
-		r.put = h.place.local.nextLocked()
-	}
-	var next *ticket.Ticket
-	if r.put != nil {
+	} else if r.put = h.place.local.nextLocked(h); r.put != nil {
 		next = &r.put.Ticket
 	}
 	var others []*ticket.Ticket
@@ -152,16 +128,24 @@ func (h *Hold) releaseLocked(until time.Time) *release {
 // confirmed that the key was there until now, a *LostError if it was not, and an error that is
 // ErrUnconfirmed if etcd did not answer in time. Then the key is being removed in the background.
 //
+// Of a nil release, where there is nothing to send, it returns otherwise.
+//
 // If ctx never ends, releaseTime is the bound: an etcd that does not answer would keep the caller
 // until the lease has expired, and all that it could learn by then is that the hold is not certain
 // any more.
-func (r *release) send(ctx context.Context) error {
+func (r *release) send(ctx context.Context, otherwise error) error {
+	if r == nil {
+		return otherwise
+	}
+	if r.unfreed {
+		begun, loss := r.h.free(true)
+		return begun.send(ctx, loss)
+	}
 	s := r.h.m.s
 	if ctx.Done() == nil {
-		over := &attempt.BoundError{Of: "a release without a deadline", Most: releaseTime(s)}
-		bounded, cancel := context.WithTimeoutCause(ctx, over.Most, over)
+		var cancel context.CancelFunc
+		ctx, cancel = within(ctx, releaseTime(s), "a release without a deadline")
 		defer cancel()
-		ctx = bounded
 	}
 	retry := attempt.Backoff{Policy: attempt.Urgent}
 	for {
@@ -177,7 +161,8 @@ func (r *release) send(ctx context.Context) error {
 		case ticket.AgainAlone:
 		case ticket.Again:
 			if done.Err != nil && retry.Wait(ctx, s.etcd.Caller) != nil {
-				return r.giveUp(whyUntold(ctx, done.Err))
+				_, err = r.answered(done, true, whyUntold(ctx, done.Err))
+				return err
 			}
 		default:
 			return err
@@ -185,28 +170,16 @@ func (r *release) send(ctx context.Context) error {
 	}
 }
 
-// attempt is one attempt at the release. A key that stays gets its lease first.
+// attempt is one attempt at the release.
 func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outcome {
-	s := r.h.m.s
-	if y := r.stay; y != nil && !r.Moves() && time.Now().Before(y.until) {
-		lease, err := y.lease.Grant(ctx, retry, y.until)
-		if err != nil {
-			return etcd.Unsent(s.etcd.Epoch(), err)
-		}
-		r.MoveTo(int64(lease))
+	if r.stay != nil {
+		return r.stay.attempt(ctx, retry, &r.Release)
 	}
 	var value string
-	switch {
-	case r.put != nil && r.Together():
+	if r.put != nil && r.Together() {
 		value = r.put.m.cfg.Texts[r.put.Ticket.Kind].Since(time.Now(), r.put.Lease.TTL)
-	case r.stay != nil && r.Moves():
-		value = r.h.place.kept(r.stay.until)
 	}
-	done := s.etcd.Commit(ctx, retry, r.Txn(value))
-	if done.Err != nil && r.Moves() && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
-		r.MoveTo(0) // it took so long that the lease has expired, or etcd was set back
-	}
-	return done
+	return r.h.m.s.etcd.Commit(ctx, retry, r.Txn(value))
 }
 
 // unconfirmed is the error of a call if etcd did not confirm it in time.
@@ -231,57 +204,61 @@ func whyUntold(ctx context.Context, err error) []error {
 // the next one. final says that no other attempt is possible, untold why there was no answer.
 // Unless the verdict is to send the release again, it is over with the error that send returns.
 func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticket.Verdict, error) {
-	s := r.h.m.s
+	a, s := done.Answer, r.h.m.s
 	if r.put != nil {
-		r.Read(done.Answer)
+		r.Read(a)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if done.Err != nil && r.Together() && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
-		r.put.Lease.EndRevokedLocked(done.Err) // which p may be on, too
-	}
-	a := done.Answer
-	now := ticket.Now{Final: final, Over: r.stay != nil && !done.Sent.Before(r.stay.until)}
-	for _, o := range r.h.all {
-		now.Stale = now.Stale || o.place.StaleLocked()
-	}
+	var now ticket.Now // says nothing about a release that was carried out
 	if !a.Succeeded {
-		now.Certain = r.h.certainLocked()
+		now = r.nowLocked(done, final)
 	}
 	f := r.Judge(a, now)
 	if f.Queued {
 		r.queued = true
 		r.put.QueuedLocked(f.Ahead, done.Epoch)
 	}
-	for _, o := range r.h.all {
-		switch {
-		case o.place.Ticket.State() == ticket.Removed:
-			o.place.RemovedLocked()
-		case f.Verdict == ticket.Lost, f.Doubt == ticket.TakenAway:
-			o.place.AbandonLocked(false)
-		}
-	}
-	if f.Verdict == ticket.Done {
-		return f.Verdict, r.overLocked(nil)
-	}
-	return f.Verdict, r.endsLocked(f, untold)
-}
-
-// endsLocked ends a release that is not Done with the error that send returns, unless it is to be
-// sent again.
-func (r *release) endsLocked(f ticket.Finding, untold []error) error {
 	switch f.Verdict {
 	case ticket.Again, ticket.AgainAlone:
-		return nil
-	case ticket.Lost:
-		return r.overLocked(r.holdOf(f.Of).lost(errs.OfTicket(f.Reason)))
+		return f.Verdict, nil
+	case ticket.Done:
+		return f.Verdict, r.overLocked(nil)
 	}
-	switch f.Doubt {
-	case ticket.SetBack:
+	return f.Verdict, r.failsLocked(f, untold)
+}
+
+// nowLocked is what is known as an answer has come that says no more than that the transaction was
+// not carried out, or less.
+func (r *release) nowLocked(done etcd.Outcome, final bool) ticket.Now {
+	if done.Err != nil && r.Together() && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
+		r.put.Lease.EndRevokedLocked(done.Err) // which p may be on, too
+	}
+	return ticket.Now{
+		Certain: r.h.certainLocked(),
+		Stale:   slices.ContainsFunc(r.h.all, func(o *Hold) bool { return o.place.StaleLocked() }),
+		Final:   final,
+		Over:    r.stay != nil && !done.Sent.Before(r.stay.until),
+	}
+}
+
+// failsLocked ends a release that has failed, with the error that send returns.
+func (r *release) failsLocked(f ticket.Finding, untold []error) error {
+	if f.Verdict == ticket.Lost || f.Doubt == ticket.TakenAway {
+		for _, o := range r.h.all {
+			if o.place.Ticket.State() != ticket.Removed {
+				o.place.AbandonLocked(false)
+			}
+		}
+	}
+	switch {
+	case f.Verdict == ticket.Lost:
+		return r.overLocked(r.holdOf(f.Of).lost(errs.OfTicket(f.Reason)))
+	case f.Doubt == ticket.SetBack:
 		return r.overLocked(r.unconfirmed(errs.SetBack))
-	case ticket.Uncertain:
+	case f.Doubt == ticket.Uncertain:
 		return r.overLocked(r.unconfirmed(errs.Expired))
-	case ticket.TakenAway:
+	case f.Doubt == ticket.TakenAway:
 		return r.overLocked(r.unconfirmed(errs.OfTicket(f.Reason), errs.SomeTime))
 	}
 	return r.giveUpLocked(untold)
@@ -295,13 +272,6 @@ func (r *release) holdOf(t *ticket.Ticket) *Hold {
 		}
 	}
 	return r.h
-}
-
-// giveUp is giveUpLocked for callers that do not hold mu.
-func (r *release) giveUp(untold []error) error {
-	r.h.m.s.mu.Lock()
-	defer r.h.m.s.mu.Unlock()
-	return r.giveUpLocked(untold)
 }
 
 // giveUpLocked leaves the key to a removal in the background, now or when its time is over: etcd
@@ -321,12 +291,12 @@ func (r *release) giveUpLocked(untold []error) error {
 // error.
 func (r *release) overLocked(err error) error {
 	h := r.h
-	switch y := r.stay; {
-	case y == nil || y.state != stayMoving:
-	case err == nil && r.Moves():
-		y.beginLocked(stayKept)
-	default:
-		y.giveBackLocked()
+	if y := r.stay; y != nil && y.state == stayMoving {
+		if err == nil && r.Moves() {
+			y.beginLocked(stayKept)
+		} else {
+			y.giveBackLocked()
+		}
 	}
 	if r.put != nil && !r.queued {
 		// The transaction that removes h's key may yet put the next one: the removal of the next
@@ -337,17 +307,27 @@ func (r *release) overLocked(err error) error {
 	}
 	h.place.Account.ReleasedLocked()
 	for _, h := range h.all {
-		if errors.Is(err, errs.Lost) {
-			h.reportLost(err)
-		} else if h.m.cfg.Hooks.Released != nil {
-			h.reportReleased()
+		if h.place.Ticket.State() == ticket.Removed {
+			h.place.RemovedLocked()
 		}
-		if errors.Is(err, errs.Unconfirmed) {
-			h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
+		if err != nil || h.m.cfg.Hooks.Released != nil {
+			h.reportUnlocked(err)
 		}
 		h.place.local.endTurnLocked(h.claim, r.put)
 	}
 	return err
+}
+
+// reportUnlocked reports how the release of h has ended.
+func (h *Hold) reportUnlocked(err error) {
+	if errors.Is(err, errs.Lost) {
+		h.reportLost(err)
+		return
+	}
+	h.reportReleased()
+	if err != nil {
+		h.m.log(slog.LevelWarn, "release not confirmed", "name", h.m.name, "error", err)
+	}
 }
 
 // certainLocked reports whether h, which is being released, is certain: its lease is trusted, and
@@ -367,8 +347,7 @@ func releaseContext(
 	ctx context.Context, s *Session, ends func(*Hold) bool, ifEnded time.Duration,
 ) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {
-		over := &attempt.BoundError{Of: "a release whose context had ended", Most: ifEnded}
-		return context.WithTimeoutCause(context.WithoutCancel(ctx), ifEnded, over)
+		return within(context.WithoutCancel(ctx), ifEnded, "a release whose context had ended")
 	}
 	var outermost *holdContext
 	for c := holdContextOf(ctx); c != nil; c = c.outer() {
@@ -384,9 +363,7 @@ func releaseContext(
 	if deadline, ok := ctx.Deadline(); ok {
 		own, stop = context.WithDeadline(own, deadline)
 	}
-	most := releaseTime(s)
-	over := &attempt.BoundError{Of: "a release whose context ends with the hold", Most: most}
-	own, cancel := context.WithTimeoutCause(own, most, over)
+	own, cancel := within(own, releaseTime(s), "a release whose context ends with the hold")
 	forget := context.AfterFunc(outermost.parent, cancel)
 	return own, func() { forget(); cancel(); stop() }
 }

@@ -135,7 +135,7 @@ func (m *Lock) Hold() *Hold { return m.hold.Load() }
 
 // contender is what is known about the contenders of m before they queue.
 func (m *Lock) contender() Contender {
-	return Contender{Name: m.name, Value: m.cfg.told(), Self: true}
+	return Contender{Name: m.name, Value: m.cfg.value(), Self: true}
 }
 
 func (m *Lock) log(level slog.Level, message string, args ...any) {

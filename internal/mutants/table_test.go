@@ -204,7 +204,7 @@ var mutants = []mutant{
 	{
 		name:    "the turn is passed on at home while the contexts end",
 		why:     "The hold has ended, and no request to etcd is needed. But a goroutine of the hold may still run, since its context has not ended yet (rule 4).",
-		change:  in("Hold.unlockLocked").replace("_.freesLocked()", "true"),
+		change:  in("Hold.unlockLocked").replace("_.mayFreeLocked()", "true"),
 		killers: []killer{inArea("mutex", "TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn")},
 	},
 	{
@@ -1002,7 +1002,7 @@ var mutants = []mutant{
 	{
 		name:    "who holds is told without a look at the clock",
 		why:     "A timer ends the hold, and the key was there a moment ago. But the process may have been paused since (rules 2 and 8).",
-		change:  in("localLine.inWayLocked").replace("_.checkLocked(time.Now())", "_ = time.Now"),
+		change:  in("localLine.busyLocked").replace("_.checkLocked(time.Now())", "_ = time.Now"),
 		killers: []killer{core("hold", "TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder")},
 	},
 	{
@@ -1612,7 +1612,7 @@ var mutants = []mutant{
 	{
 		name:    "a read that gives up takes its place away from the next one",
 		why:     "The next one can put a key of its own. But writers have come since, and where each read gives up in time none ever gets in.",
-		change:  in("claim.handDown").replace("!_n.queue.Early(_next)", "_n.queue.Early(_next)"),
+		change:  in("claim.mayHandDownLocked").replace("_n.queue.Early(_next)", "!_n.queue.Early(_next)"),
 		killers: []killer{inArea("kinds", "TestAReaderThatGivesUpLeavesItsPlaceToTheNext")},
 	},
 	{
@@ -1825,7 +1825,7 @@ var mutants = []mutant{
 	{
 		name:    "a name of several is told alone",
 		why:     "The first name stands for all. But who looks at another sees what was.",
-		change:  in("Handle.SetInfo").replace("_self.parts()", "_self.Hold.alone[:]"),
+		change:  in("Handle.SetInfo").replace("_self.parts()", "_self.Hold.self[:]"),
 		killers: []killer{inArea("holders", "TestSetInfoChangesTheInfoAlone")},
 	},
 
@@ -2123,7 +2123,7 @@ var mutants = []mutant{
 	{
 		name:    "a recalled place is handed down",
 		why:     "The waiter there has given up, and the next one came before the put. But it takes over a place that somebody wants back.",
-		change:  in("claim.handDown").drop("_.Recall != nil"),
+		change:  in("claim.mayHandDownLocked").drop("_.Recall == nil"),
 		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledWaiter")},
 	},
 	{
@@ -2241,7 +2241,7 @@ var mutants = []mutant{
 	{
 		name:   "whether the time of a key is over counts by the answer",
 		why:    "The answer is what tells that the key is gone. But it tells what was so when etcd read it, and then the key was to be there.",
-		change: in("release.answered").replace("_.Sent", "time.Now()"),
+		change: in("release.nowLocked").replace("_.Sent", "time.Now()"),
 		killers: []killer{
 			inArea("holders", "TestAKeyThatWasGoneBeforeItsTimeWasOverIsNotConfirmed")},
 	},
@@ -2267,7 +2267,7 @@ var mutants = []mutant{
 	{
 		name:    "the lease of a key that does not stay expires by itself",
 		why:     "The Unlock is over, and nothing is on the lease. But that may take a day (rule 9).",
-		change:  in("release.overLocked").drop("default"),
+		change:  in("release.overLocked").drop("_y.giveBackLocked()"),
 		killers: []killer{inSim("TestALeaseOfAKeyThatDoesNotStayIsGivenBack")},
 	},
 	{
@@ -2291,7 +2291,7 @@ var mutants = []mutant{
 	{
 		name:    "Close is certain of the Session's own leases alone",
 		why:     "No key is left with these. But a lease is, for a day perhaps, and nil says that nothing is (rule 22).",
-		change:  in("Session.closesLocked").replace("_.leftoverErr", "nil"),
+		change:  in("Session.awaitClosed").replace("_.leftoverErr", "nil"),
 		killers: []killer{inSim("TestACloseSaysThatALeaseIsLeft")},
 	},
 	{
@@ -2445,7 +2445,7 @@ var mutants = []mutant{
 	{
 		name:    "one of several names is lost alone",
 		why:     "The others are still held. But the work that they protect needs all names.",
-		change:  in("Hold.endLocked").replace("all", "alone"),
+		change:  in("Hold.endLocked").replace("all", "self"),
 		killers: []killer{inArea("kinds", "TestALossOfOneOfSeveralNames"), ofFamily(300)},
 	},
 

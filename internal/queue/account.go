@@ -44,9 +44,6 @@ type Account struct {
 	deleted   []*Place          // whose keys are gone; whether the lease is, too, is being asked
 }
 
-// AccountLocked is the account of the lease that may get new places, nil if there is none.
-func (k *Keys) AccountLocked() *Account { return k.accounts[k.Leases.CurrentLocked()] }
-
 // A Seat is what a place is like.
 type Seat struct {
 	Line    *Line

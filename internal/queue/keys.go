@@ -79,6 +79,9 @@ func New(
 	return k
 }
 
+// AccountLocked is the account of the lease that may get new places, nil if there is none.
+func (k *Keys) AccountLocked() *Account { return k.accounts[k.Leases.CurrentLocked()] }
+
 // Owners yields the owners of all places, with the Session's mutex held.
 func (k *Keys) Owners() iter.Seq[Owner] {
 	return func(yield func(Owner) bool) {

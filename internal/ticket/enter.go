@@ -234,7 +234,7 @@ func (e *Entering) queue() { e.try, e.owner = nil, true }
 // free compares that in a range of keys, as far as is known, no contender is in the way.
 func (e *Entering) free(from string) clientv3.Cmp {
 	if e.seen == 0 {
-		return clientv3.Compare(clientv3.CreateRevision(from), "=", 0)
+		return created(from, 0)
 	}
 	return clientv3.Compare(clientv3.ModRevision(from), "<", e.seen+1)
 }

@@ -120,13 +120,23 @@ func (t *Ticket) Entry() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, 
 
 // Exists compares the key with the one that t put.
 func (t *Ticket) Exists() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(t.Key), "=", t.rev)
+	return created(t.Key, t.rev)
+}
+
+// created compares the create revision of a key. (clientv3.Compare copies what it is given, which
+// takes a microsecond.)
+func created(key string, rev int64) clientv3.Cmp {
+	is := clientv3.CreateRevision(key)
+	is.GetCompare().TargetUnion = &pb.Compare_CreateRevision{CreateRevision: rev}
+	return is
 }
 
 // OnLease compares the key's lease with t's. A key that was put over keeps its create revision,
 // but perhaps has no lease: it no longer stands in line, and no lease removes it.
 func (t *Ticket) OnLease() clientv3.Cmp {
-	return clientv3.Compare(clientv3.LeaseValue(t.Key), "=", t.Lease)
+	is := clientv3.LeaseValue(t.Key)
+	is.GetCompare().TargetUnion = &pb.Compare_Lease{Lease: t.Lease}
+	return is
 }
 
 // Is reports whether e is the key as t has put it.
@@ -134,9 +144,7 @@ func (t *Ticket) Is(e line.Entry) bool {
 	return e.Key == t.Key && e.Rev == t.rev && e.Lease == t.Lease
 }
 
-func (t *Ticket) absent() clientv3.Cmp {
-	return clientv3.Compare(clientv3.CreateRevision(t.Key), "=", 0)
-}
+func (t *Ticket) absent() clientv3.Cmp { return created(t.Key, 0) }
 
 func (t *Ticket) put(value string) clientv3.Op {
 	return clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(t.Lease)))
