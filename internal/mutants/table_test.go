@@ -988,6 +988,12 @@ var mutants = []mutant{
 			inArea("queue", "TestALostHoldExcludesItsSessionUntilUnlock")},
 	},
 	{
+		name:    "a try that is refused leaves a key that may yet come",
+		why:     "Its answer has shown no key of its own, and the call is over. But an earlier copy of the put may be on its way (rule 9).",
+		change:  in("claim.endTryLocked").replace("_.place.Ticket.State() != ticket.Unsent", "false"),
+		killers: []killer{inArea("mutex", "TestATryThatIsRefusedRemovesOnlyAKeyThatMayCome")},
+	},
+	{
 		name:    "a lost hold is told as the holder",
 		why:     "The loser keeps the turn until its Unlock, so the others wait for it. But its key is gone, and another process may hold (rule 8).",
 		change:  in("claim.lostLocked").replace("return it", "false"),

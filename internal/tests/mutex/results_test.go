@@ -298,3 +298,48 @@ func TestAHookThatExitsHarmsNoOther(t *testing.T) {
 		}
 	})
 }
+
+// A TryLock that was refused has nothing to remove, unless a copy of its put may come late.
+func TestATryThatIsRefusedRemovesOnlyAKeyThatMayCome(t *testing.T) {
+	for name, row := range map[string]struct {
+		put     fake.Effect // of its first put
+		removes []string    // what becomes of its key
+	}{
+		"its put was answered": {},
+		"its put comes late":   {fake.Effect{Delay: 20 * time.Second}, []string{"pending", "done"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				var removes []string
+				s := tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(&etcdlock.Trace{
+					CleanupPending: func(context.Context, etcdlock.CleanupPendingEvent) {
+						removes = append(removes, "pending")
+					},
+					CleanupDone: func(context.Context, etcdlock.CleanupDoneEvent) {
+						removes = append(removes, "done")
+					},
+				}))
+				mu, other := contract.MutexOf(t, s, "n"), contract.MutexOf(t, s, "other")
+				tests.LockWithin(t, other, time.Second)
+				rival := contract.MutexOf(t, tests.SessionOf(t, etcd, "rival"), "n")
+				if row.put.Delay == 0 {
+					tests.LockWithin(t, rival, time.Second)
+				}
+				etcd.Intercept(tests.OnlyNext(etcd, fake.Txn, row.put))
+				refused := contract.Async(func() error { return mu.TryLock(tests.Within(t, time.Minute)) })
+				synctest.Wait()
+				if row.put.Delay > 0 {
+					tests.LockWithin(t, rival, time.Second)
+				}
+				require.ErrorIs(t, <-refused, etcdlock.ErrLocked)
+				require.NoError(t, rival.Unlock(t.Context()))
+				time.Sleep(time.Minute)
+				require.Equal(t, row.removes, removes)
+				require.Empty(t, etcd.Keys("n/"))
+				require.NoError(t, mu.TryLock(t.Context()), "the turn was not passed on")
+				require.NoError(t, mu.Unlock(t.Context()))
+				require.NoError(t, other.Unlock(t.Context()))
+			})
+		})
+	}
+}
