@@ -126,4 +126,3 @@ func (s *session) Uncombined(error)                 {}
 func (s *session) Unavailable(error, time.Duration) {}
 func (s *session) Limited(int)                      {}
 func (s *session) Unreadable(string, error)         {}
-func (s *session) Uncombined(error)                 {}
