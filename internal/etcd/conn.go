@@ -474,12 +474,9 @@ func (c *Conn) Lifetime(
 	}, nil
 }
 
-// Renewals sends the renewals of a lease, once in each period. wake says that one that has failed
-// may be repeated.
-func (c *Conn) Renewals(
-	id clientv3.LeaseID, period time.Duration, wake func(),
-) *keepalive.Sender {
-	return keepalive.NewSender(c.client, id, period, wake)
+// Renewals sends the renewals of a lease, once in each period.
+func (c *Conn) Renewals(id clientv3.LeaseID, period time.Duration) *keepalive.Sender {
+	return keepalive.NewSender(c.client, id, period)
 }
 
 // Where is where the requests of an epoch go: a client may be moved to another cluster.

@@ -33,13 +33,13 @@ func streamIsOver(err error) bool {
 // A keeper renews a lease, audits its keys and finally revokes it. Only the goroutine of keep
 // changes its fields.
 //
-// Renewals are separate attempts, on streams that stay open and that all leases of the client
+// Renewals are separate attempts, on a stream that stays open and that all leases of the client
 // share. One is sent in each period of the schedule. If its answer takes longer than half a period,
 // or does not come at all, more are sent, each on another stream, and two at a time if there are
 // several endpoints, so that one dead endpoint cannot get them all. If an attempt fails at once
-// more are sent soon, within the budget of the client: a renewal is one small message, and its loss
-// costs a hold. No attempt outlives the trust that it could give: later its answer would be
-// useless.
+// more are sent soon, as far as the client opens streams for them: a renewal is one small message,
+// and its loss costs a hold. No attempt outlives the trust that it could give: later its answer
+// would be useless.
 //
 // The goroutine never takes the Session's mutex, which would make a renewal late: what needs that
 // is done in another goroutine, care, of which there is one at a time.
@@ -50,8 +50,9 @@ type keeper struct {
 
 	next        *time.Timer // when a renewal is due
 	lastStarted time.Time
-	unanswered  int // how many sendings in a row had no good answer yet, the last one included
-	repeats         // of a renewal that has failed
+	unanswered  int  // how many sendings in a row had no good answer yet, the last one included
+	repeated    bool // the last one that has ended has failed
+	refused     bool // etcd has refused it
 	results     chan renewal
 
 	verdict   verdict // of the last care
@@ -72,14 +73,13 @@ func (l *Lease) keep(granted time.Time) {
 		ctx:         ctx,
 		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
 		lastStarted: granted,
-		repeats:     repeats{granted: granted, after: granted},
 		results:     make(chan renewal),
 		cared:       make(chan cared, 1),
 		lastAudit:   granted,
 		audited:     make(chan bool, 1),
 	}
 	defer k.next.Stop()
-	k.sender = l.pool.etcd.Renewals(l.ID, l.plan.Period, k.sendSoon)
+	k.sender = l.pool.etcd.Renewals(l.ID, l.plan.Period)
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 
@@ -148,21 +148,19 @@ func (k *keeper) care(lastAudit time.Time) (c cared) {
 
 // send sends a renewal, and has the next one sent when the answer of this one is late.
 func (k *keeper) send() {
-	attempts := 1
+	k.lastStarted = time.Now()
+	started, r := k.lastStarted, keepalive.Renewal{
+		Until: k.until(), Patience: k.plan.Late(), Anew: k.repeated, Refused: k.refused,
+	}
+	k.pool.tasks.Go(func() { k.renew(started, r) })
 	if k.unanswered > 0 {
 		if k.pool.etcd.Several() {
-			attempts = 2
+			second := r
+			second.Patience = 0 // it is sent only if it need not wait
+			k.pool.tasks.Go(func() { k.renew(started, second) })
 		}
 		k.late.Store(true)
 		k.WakeKeeper()
-	}
-	if attempts = k.allowed(attempts); attempts == 0 {
-		return // until the budget lets it be sent
-	}
-	k.lastStarted = time.Now()
-	r := k.renewal()
-	for range attempts {
-		k.pool.tasks.Go(func() { k.renew(r) })
 	}
 	k.unanswered++ // until its answer comes
 	k.next.Reset(k.plan.Late())
@@ -174,17 +172,17 @@ func (k *keeper) answered(r renewal) {
 	switch {
 	case last && streamIsOver(r.err) && !k.repeated:
 		k.unanswered = 0
-		k.failed(r)
+		k.repeated = true
 		k.next.Reset(0) // on another stream, which reports its own result
 	case r.err != nil:
 		k.renewalFailed(r.err)
 		if k.unanswered > 0 { // else another one, sent since or with it, was answered
-			k.failed(r)
+			k.repeated, k.refused = true, attempt.Refused(r.err)
 			k.next.Reset(k.again(r))
 		}
 	case last:
 		k.unanswered = 0
-		k.succeeded()
+		k.repeated, k.refused = false, false
 		rtt := time.Since(r.started)
 		k.next.Reset(time.Until(r.started.Add(k.plan.Next(rtt))))
 	}
@@ -257,8 +255,8 @@ func (l *Lease) verdictLocked() verdict {
 
 // renew is one attempt to renew the lease. It reports to the keeper, unless that
 // has stopped.
-func (k *keeper) renew(r keepalive.Renewal) {
-	p, started := k.pool, r.Sent
+func (k *keeper) renew(started time.Time, r keepalive.Renewal) {
+	p := k.pool
 	over := &attempt.BoundError{Of: "a renewal", Most: min(k.TTL/4*3, k.plan.Span)}
 	bounded, cancel := context.WithTimeoutCause(k.ctx, over.Most, over)
 	defer cancel()
@@ -283,6 +281,9 @@ func (k *keeper) renew(r keepalive.Renewal) {
 		err = attempt.ErrUnreachable
 	case ended && errors.Is(context.Cause(bounded), context.DeadlineExceeded):
 		err = context.Cause(bounded)
+	}
+	if r.Patience == 0 && errors.Is(err, keepalive.ErrNoStream) {
+		return
 	}
 	if err == nil {
 		p.etcd.Alive()

@@ -15,6 +15,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 )
 
 const (
@@ -25,10 +27,11 @@ const (
 
 // A wire is a stream whose other end is the test.
 type wire struct {
-	serves   bool // etcd answers in a millisecond, and reads it itself
+	away     time.Duration // if not 0, etcd answers after that, and reads it itself
 	ctx      context.Context
 	requests chan *pb.LeaseKeepAliveRequest
 	replies  chan *pb.LeaseKeepAliveResponse
+	due      chan time.Time // when the first of the requests is answered
 	failure  chan error
 }
 
@@ -36,14 +39,9 @@ func (w *wire) Send(r *pb.LeaseKeepAliveRequest) error {
 	if w.ctx.Err() != nil {
 		return io.EOF
 	}
-	switch {
-	case !w.serves:
-		w.requests <- r
-	case r.ID == int64(nobody):
-		time.AfterFunc(time.Millisecond, func() { w.replies <- &pb.LeaseKeepAliveResponse{} })
-	default:
-		answer := &pb.LeaseKeepAliveResponse{ID: r.ID, TTL: 60}
-		time.AfterFunc(time.Millisecond, func() { w.replies <- answer })
+	w.requests <- r
+	if w.away > 0 {
+		w.due <- time.Now().Add(w.away)
 	}
 	return nil
 }
@@ -52,6 +50,17 @@ func (w *wire) Recv() (*pb.LeaseKeepAliveResponse, error) {
 	select {
 	case r := <-w.replies:
 		return r, nil
+	case at := <-w.due:
+		select {
+		case <-time.After(time.Until(at)):
+		case err := <-w.failure:
+			return nil, err
+		}
+		r := <-w.requests
+		if r.ID == int64(nobody) {
+			return &pb.LeaseKeepAliveResponse{}, nil
+		}
+		return &pb.LeaseKeepAliveResponse{ID: r.ID, TTL: 60}, nil
 	case err := <-w.failure:
 		return nil, err
 	case <-w.ctx.Done():
@@ -92,14 +101,14 @@ type world struct {
 	sender *Sender
 	opened []*wire
 	guard  sync.Mutex
-	refuse error // the error of opening a stream
-	serves bool  // new streams do, each after a login
+	refuse error         // the error of opening a stream
+	away   time.Duration // of new streams, each of which is opened after a login
 }
 
 func inWorld(t *testing.T, f func(t *testing.T, b *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(context.Background())
-		b := &world{ctx: ctx, client: &client{streams: streams{most: mostLogins}}}
+		b := &world{ctx: ctx, client: &client{streams: streams{login: true}}}
 		b.sender = b.lease(lease)
 		f(t, b)
 		end()
@@ -112,47 +121,44 @@ func inWorld(t *testing.T, f func(t *testing.T, b *world)) {
 }
 
 // becomes changes what new streams do.
-func (b *world) becomes(refuse error, serves bool) {
+func (b *world) becomes(refuse error, away time.Duration) {
 	b.guard.Lock()
 	defer b.guard.Unlock()
-	b.refuse, b.serves = refuse, serves
+	b.refuse, b.away = refuse, away
 }
 
 // lease is the Sender of another lease of the client.
 func (b *world) lease(id clientv3.LeaseID) *Sender {
-	s := &Sender{id: id, period: time.Second, client: b.client}
+	s := &Sender{id: id, client: b.client}
 	s.open = func(ctx context.Context) (rpc, error) {
 		b.guard.Lock()
-		refuse, serves := b.refuse, b.serves
+		refuse, away := b.refuse, b.away
 		b.guard.Unlock()
 		if refuse != nil {
 			return nil, refuse
 		}
-		if serves {
+		if away > 0 {
 			time.Sleep(login)
 		}
 		b.guard.Lock()
 		defer b.guard.Unlock()
 		b.opened = append(b.opened, &wire{
-			serves:   serves,
+			away:     away,
 			ctx:      ctx,
-			requests: make(chan *pb.LeaseKeepAliveRequest, 9),
+			requests: make(chan *pb.LeaseKeepAliveRequest, 2000),
 			replies:  make(chan *pb.LeaseKeepAliveResponse, 9),
+			due:      make(chan time.Time, 2000),
 			failure:  make(chan error, 1),
 		})
 		return b.opened[len(b.opened)-1], nil
 	}
-	s.join()
+	s.client.with(func(k *streams) { k.join(time.Second) })
 	return s
 }
 
 // renew sends a renewal, anew if one has failed.
 func (b *world) renew(anew bool) <-chan outcome {
-	r := Renewal{Sent: time.Now(), Patience: bound}
-	if anew {
-		r.After = r.Sent
-	}
-	return b.send(b.sender, r)
+	return b.send(b.sender, Renewal{Patience: bound, Anew: anew})
 }
 
 // send sends a renewal of a lease.
@@ -193,7 +199,7 @@ func TestTheLeasesOfAClientShareAStream(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
 		for id := range clientv3.LeaseID(1000) {
 			s := b.lease(id + 1)
-			result := b.send(s, Renewal{Sent: time.Now()})
+			result := b.send(s, Renewal{})
 			b.opened[0].answers(60)
 			require.Equal(t, outcome{60, nil}, <-result)
 			b.opened[0].proves(0)
@@ -205,14 +211,14 @@ func TestTheLeasesOfAClientShareAStream(t *testing.T) {
 	})
 }
 
-// Two renewals are under way, each on its own stream. They are answered in either order. The stream
-// that is needed no more stays for two periods.
+// Two renewals of a lease are under way, each on its own stream. They are answered in either order.
+// The older stream ends with its answer.
 func TestEachRenewalIsToldItsOwnAnswer(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
 		b.renewed(t)
 		late := b.renew(false)
 		time.Sleep(time.Second)
-		next := b.renew(true)
+		next := b.renew(false)
 		require.Len(t, b.opened, 2)
 		b.opened[1].answers(2)
 		require.Equal(t, outcome{2, nil}, <-next)
@@ -221,12 +227,9 @@ func TestEachRenewalIsToldItsOwnAnswer(t *testing.T) {
 		time.Sleep(time.Second)
 		b.opened[0].answers(1)
 		require.Equal(t, outcome{1, nil}, <-late)
-		for range 3 {
-			synctest.Wait()
-			require.NoError(t, b.opened[0].ctx.Err(), "it may be needed again")
-			b.renewed(t)
-		}
+		synctest.Wait()
 		require.Error(t, b.opened[0].ctx.Err(), "needed no more")
+		b.renewed(t)
 		require.Len(t, b.opened, 2)
 	})
 }
@@ -249,15 +252,13 @@ func TestBehindAProxyNoStreamIsKept(t *testing.T) {
 	})
 }
 
-// If nothing shows where a stream leads, the Sender leaves it at the time at which it would
-// give up a renewal.
-func TestAStreamThatIsNotProvenIsLeftInTime(t *testing.T) {
+// If nothing shows where a stream leads, it is left for the next one.
+func TestAStreamThatIsNotProvenIsLeft(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
 		result := b.renew(false)
 		b.opened[0].answers(60)
 		require.Equal(t, outcome{60, nil}, <-result)
-		time.Sleep(bound - 1)
-		require.NoError(t, b.opened[0].ctx.Err())
+		time.Sleep(bound)
 		b.renewed(t)
 		require.Len(t, b.opened, 2)
 		require.Error(t, b.opened[0].ctx.Err())
@@ -267,12 +268,18 @@ func TestAStreamThatIsNotProvenIsLeftInTime(t *testing.T) {
 	})
 }
 
-// The answer to a renewal that was given up is on its way when the next one is sent.
+// The answer to a renewal that was given up is on its way when the next one is sent. The stream
+// stays, as another lease awaits an answer there.
 func TestNoAnswerIsTakenForThatToALaterRenewal(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
 		b.renewed(t)
 		began := time.Now()
-		require.ErrorIs(t, (<-b.renew(false)).err, context.DeadlineExceeded)
+		given := b.renew(false)
+		time.Sleep(bound / 2)
+		company := b.lease(lease + 1)
+		defer company.Close()
+		other := b.send(company, Renewal{})
+		require.ErrorIs(t, (<-given).err, context.DeadlineExceeded)
 		require.Equal(t, bound, time.Since(began))
 		next := b.renew(false)
 		b.opened[0].answers(1)
@@ -281,6 +288,20 @@ func TestNoAnswerIsTakenForThatToALaterRenewal(t *testing.T) {
 		require.Len(t, b.opened, 2)
 		b.opened[1].answers(2)
 		require.Equal(t, outcome{2, nil}, <-next)
+		b.opened[0].answers(3)
+		require.Equal(t, outcome{3, nil}, <-other)
+	})
+}
+
+// A stream on which no renewal is awaited any more is silent: it is left.
+func TestASilentStreamIsLeft(t *testing.T) {
+	inWorld(t, func(t *testing.T, b *world) {
+		b.renewed(t)
+		require.ErrorIs(t, (<-b.renew(false)).err, context.DeadlineExceeded)
+		synctest.Wait()
+		require.Error(t, b.opened[0].ctx.Err())
+		b.renewed(t)
+		require.Len(t, b.opened, 2)
 	})
 }
 
@@ -336,10 +357,29 @@ func TestTheEndOfAStreamIsToldFromAFailure(t *testing.T) {
 
 		b.opened[3].failure <- gone
 		synctest.Wait()
-		b.becomes(gone, false)
+		b.becomes(gone, 0)
 		err = (<-b.renew(false)).err
 		require.Equal(t, codes.Unavailable, status.Code(err))
 		require.NotErrorIs(t, err, ErrStreamEnded)
 		require.Len(t, b.opened, 4, "no other is opened until the next renewal")
+	})
+}
+
+// A stream ends because etcd refuses the renewal of one lease. The others that are under way there
+// were not refused.
+func TestTheRefusalOfOneLeaseIsNotThatOfOthers(t *testing.T) {
+	refused := status.Error(codes.PermissionDenied, "etcdserver: permission denied")
+	inWorld(t, func(t *testing.T, b *world) {
+		b.renewed(t)
+		first := b.renew(false)
+		company := b.lease(lease + 1)
+		defer company.Close()
+		second := b.send(company, Renewal{})
+		b.opened[0].failure <- refused
+		err := (<-first).err
+		require.True(t, attempt.Refused(err), "%v", err)
+		err = (<-second).err
+		require.False(t, attempt.Refused(err), "%v", err)
+		require.ErrorIs(t, err, ErrStreamEnded)
 	})
 }

@@ -2,322 +2,355 @@ package keepalive
 
 import (
 	"context"
+	"errors"
+	"math"
 	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 const (
-	// mostLogins is how many streams of a client with user and password are being opened at once:
-	// each is a login, and etcd has only so many cores for those.
-	mostLogins = 4
+	// mostOpenings is how many streams of a client are being opened at once. With user and password
+	// each is a login, and etcd has only so many cores for those. Two are for the pair of renewals
+	// that follows a failure, and two for those that meet a member that hangs.
+	mostOpenings = 4
 
-	// mostOpenings is how many streams of another client are. Where answers take long a stream is
-	// opened for each of the renewals that are under way at once, and those are not to wait for it.
-	mostOpenings = 64
+	// mostProxied is how many are where each renewal has a stream, and none is a login.
+	mostProxied = 64
 
 	// openingTime is how long a stream counts as being opened, while etcd answers nothing on it: it
 	// may lead to a member that hangs.
 	openingTime = 250 * time.Millisecond
 
 	// mostFailures is how many streams a client can open, one after the other, without an answer on
-	// any. Of further ones it opens failuresASecond, and perAnswer for each answer.
-	mostFailures    = 20
-	failuresASecond = 10
-	perAnswer       = 2
-
-	// longestRest is the longest time for which a stream is kept that is not needed.
-	longestRest = time.Minute
+	// any. An answer pays for perAnswer more, and time for perPeriod more in the shortest period of
+	// its leases: as many as a single lease sends pairs of renewals that fail at once. But no more
+	// than mostLogins are opened in a second where each is a login.
+	mostFailures = 20
+	perAnswer    = 3
+	perPeriod    = 60
+	mostLogins   = 10
 )
 
-// streams are the streams for the renewals of a client's leases. A renewal takes any that is free,
-// and opens another one if none is. So there are as many as renewals are under way at once: at rest
-// one, if answers are fast, for the leases of hundreds of Sessions.
+// streams are the streams for the renewals of a client's leases, and the renewals that wait for
+// one. All leases share the stream that was opened last. It stays while there are leases; an older
+// one ends with its last answer.
 //
-// Invariant: at most one renewal is under way on a stream, so that the next message on it is the
-// answer to that one. etcd answers in the order of the requests. A renewal that is given up
-// takes its stream with it, so that a late answer is never taken for the answer to a later
-// renewal. That would extend the trust although etcd has counted from an earlier time
-// (TestNoAnswerIsTakenForThatToALaterRenewal). It also means that no lease waits for another, as
-// a member that does not lead asks the leader for each renewal, one after the other; and that an
-// error, with which etcd ends the stream, is that of one lease.
+// Invariant: at most one renewal of a lease is under way on a stream, and etcd answers in the order
+// of the requests. So the next message on a stream is the answer to the oldest renewal there. A
+// renewal that is given up keeps its place, so that a late answer is never taken for the answer to
+// a later renewal. That would extend the trust although etcd has counted from an earlier time
+// (TestNoAnswerIsTakenForThatToALaterRenewal).
 //
-// Invariant: the second renewal on a stream is sent only once it is proven that etcd itself reads
-// the stream. etcd's grpc-proxy answers each request on a stream too, but with the result of its
-// own next answered renewal, which it may have sent earlier. Its first one on a stream is sent for
-// the first request. (Do not keep a stream that is not proven. TestBehindAProxyNoStreamIsKept.)
+// Invariant: a stream carries one renewal until it is proven: until etcd itself has answered
+// another message on it. etcd's grpc-proxy answers each request on a stream too, but with the
+// result of its own next answered renewal, which it may have sent earlier. Its first one on a
+// stream is sent for the first request.
+// (Do not keep a stream that is not proven. TestBehindAProxyNoStreamIsKept.)
 //
-// Invariant: at most mostLogins streams, or mostOpenings, are being opened at once. Other renewals
-// wait, for one of these to be free or for their turn to open one. (Do not give each lease a
-// stream: when a member restarts, a thousand leases log in at once.
-// TestALostStreamIsReplacedOnceForAllLeases.)
+// Invariant: a renewal fails with its stream, so etcd gets few renewals that fail. Of the streams
+// that fail before they are proven each costs one renewal, and what has failed is paid for by
+// answers and by time. Other renewals wait for a stream that is proven, or for their turn to open
+// one: the renewal whose trust ends first has the first.
+// (Do not let each lease open a stream. When a member restarts a thousand leases log in at once.
+// TestALostStreamIsReplacedOnceForAllLeases, TestRenewalsThatFailAtOnceHaveABudget.)
 type streams struct {
-	alone   bool // each renewal is sent by itself: there is nothing to open, or to prove
-	most    int  // how many may be opened at once
-	senders int  // leases
+	login  bool          // each opening is one
+	leases int           // that are renewed
+	period time.Duration // the shortest of the leases
 
 	to      string // where the client's requests go
 	proxied bool   // a stream there was found not to lead to etcd itself
 
-	open    []*stream // all, in the order in which they were begun
-	opening int       // how many of these are being opened
-	waits   []*wait   // renewals that wait, by the end of their trust
+	open    []*stream // all that are not over, in the order in which they were begun
+	begins  int       // how many were begun
+	opening int       // how many are being opened
+	waits   []*wait   // renewals that wait, in the order of their turns
 
-	credit  float64   // streams that may be opened without an answer
+	credit  float64   // streams that may be opened
 	counted time.Time // when credit was last brought up to date
 
-	ended []*stream // that are to be ended once the mutex is unlocked
+	begun []*stream // that are to be run
 }
 
 // A stream carries renewals.
 type stream struct {
 	// Set once, before anything is sent.
-	begun time.Time // when it was opened
-	to    string
-	ctx   context.Context
-	end   context.CancelFunc
-	rpc   rpc
-	over  chan struct{} // closed when nothing comes on it any more
+	number int       // streams are numbered as they are begun
+	begun  time.Time // when it was opened
+	to     string
+	open   func(ctx context.Context) (rpc, error)
+	ctx    context.Context
+	end    context.CancelFunc
+	more   chan struct{} // tells its goroutine that there is more to send
+	over   chan struct{} // closed when nothing comes on it any more
 
 	// Guarded by client.mu.
-	state   state
-	opens   bool          // counts as being opened
-	by      *Sender       // of the renewal that is under way, or was last
-	answers chan<- answer // for that renewal
-	used    time.Time     // when the last answer came
-	member  uint64        // that has answered
-	proven  bool          // etcd itself reads it
-	proof   *time.Timer   // ends the stream if it is not proven in time
+	opening  bool // counts as being opened
+	answered bool // a renewal
+	proven   bool // etcd itself reads it
+	left     bool // it has ended, or is about to
+	unsent   []clientv3.LeaseID
+	underWay []*wait // renewals, in the order of the requests
 }
-
-// A state is what a stream does.
-type state uint8
-
-const (
-	carrying state = iota // a renewal is under way
-	idle                  // none is: if it is proven, it is free
-	over                  // it has ended, or is about to
-)
 
 // An answer is etcd's answer, or why there will be none.
 type answer struct {
-	resp *pb.LeaseKeepAliveResponse
-	err  error
+	resp  *pb.LeaseKeepAliveResponse
+	err   error
+	ended bool // it is about the stream, which had answered, and not about the renewal
 }
 
-// A wait is a renewal that waits for a stream.
+// A wait is a renewal that waits for a stream, and then for its answer.
 type wait struct {
-	r       Renewal
-	answers chan<- answer
-	turn    chan *stream // gets one at most
+	Renewal
+	by     *Sender
+	answer chan answer // gets one at most
+	on     *stream
+	gone   bool // the renewal was given up
 }
 
-// mayUse reports whether a renewal may go on a stream that is free.
-func (r *Renewal) mayUse(on *stream) bool {
-	return on.state == idle && on.proven && on.to == r.Where.Endpoints && r.isAfter(on)
+// errCutShort is the error of a renewal whose stream has ended because of an earlier one there.
+var errCutShort = errors.New("the stream ended before the answer")
+
+// nobody is a lease that etcd never has. etcd answers its renewal with a TTL of 0. etcd's
+// grpc-proxy answers with -1, which it got from TimeToLive.
+const nobody = clientv3.NoLease
+
+// join counts a lease, with the period of its renewals.
+func (k *streams) join(period time.Duration) {
+	if k.leases == 0 {
+		k.credit, k.period = mostFailures, period
+	}
+	k.leases++
+	k.period = min(k.period, period)
 }
 
-// isAfter reports whether a stream was opened late enough for a renewal.
-func (r *Renewal) isAfter(on *stream) bool {
-	return on.begun.After(r.After) && on.begun.After(r.Where.Since)
+// leave forgets a lease. With the last one all streams are left, and returned.
+func (k *streams) leave() (left []*stream) {
+	if k.leases--; k.leases > 0 {
+		return nil
+	}
+	for _, on := range k.open {
+		k.end(on)
+	}
+	return slices.Clone(k.open)
 }
 
-// take returns a stream for a renewal, or nil if it has to wait.
-func (k *streams) take(w *wait, now time.Time) *stream {
-	if to := w.r.Where.Endpoints; to != k.to {
+// put adds a renewal to those that wait.
+func (k *streams) put(w *wait) {
+	if to := w.Where.Endpoints; to != k.to {
 		k.to, k.proxied = to, false
-		k.endUnused(now)
+		k.endUnused()
 	}
-	if on := k.free(&w.r); on != nil {
-		return on.carry(w)
+	if w.Anew {
+		w.by.after = w.by.last
 	}
-	if k.mayOpen(now) {
-		return k.begin(w, now)
+	at := slices.IndexFunc(k.waits, w.isBefore)
+	if at < 0 {
+		at = len(k.waits)
 	}
-	k.waits = slices.Insert(k.waits, k.find(w.r.Until.Add(1)), w) // behind its equals
+	k.waits = slices.Insert(k.waits, at, w)
+}
+
+// isBefore reports whether w has its turn before another renewal that came earlier.
+func (w *wait) isBefore(other *wait) bool {
+	if w.Refused != other.Refused {
+		return other.Refused
+	}
+	return w.Until.Before(other.Until)
+}
+
+// admit sends those that wait as far as that is possible now.
+func (k *streams) admit(now time.Time) {
+	k.count(now)
+	k.waits = slices.DeleteFunc(k.waits, func(w *wait) bool {
+		on := k.proven(w)
+		switch {
+		case on != nil:
+			on.carry(w)
+		case k.mayOpen():
+			k.begin(w, now)
+		default:
+			return false
+		}
+		return true
+	})
+}
+
+// proven returns the proven stream for a renewal: the one that was opened last.
+func (k *streams) proven(w *wait) *stream {
+	for _, on := range slices.Backward(k.open) {
+		if on.proven && on.mayCarry(w) {
+			return on
+		}
+	}
 	return nil
 }
 
-// find returns the first of those that wait whose trust ends no earlier than until.
-func (k *streams) find(until time.Time) (at int) {
-	at, _ = slices.BinarySearchFunc(k.waits, until, func(w *wait, until time.Time) int {
-		return w.r.Until.Compare(until)
-	})
-	return at
-}
-
-// free returns the free stream for a renewal: the one that was opened last, so that others end, but
-// rather one to the member that has answered the lease's last renewal. The answers of two members
-// that take long may be of two leaders, so that a read has to ask what they are worth.
-func (k *streams) free(r *Renewal) (best *stream) {
-	for _, on := range slices.Backward(k.open) {
-		switch {
-		case !r.isAfter(on):
-			return best // so are the others
-		case !r.mayUse(on):
-		case on.member == r.by.member:
-			return on
-		case best == nil:
-			best = on
-		}
-	}
-	return best
+// mayCarry reports whether a renewal may go on a stream. One that was refused does not: with it
+// the stream would end for the others.
+func (on *stream) mayCarry(w *wait) bool {
+	return !on.left && !w.Refused && on.to == w.Where.Endpoints && on.number > w.by.after &&
+		on.begun.After(w.by.since) && on.begun.After(w.Where.Since) &&
+		!slices.ContainsFunc(on.underWay, func(o *wait) bool { return o.by == w.by })
 }
 
 // carry has a stream carry a renewal.
-func (on *stream) carry(w *wait) *stream {
-	on.state, on.by, on.answers = carrying, w.r.by, w.answers
-	return on
+func (on *stream) carry(w *wait) {
+	w.on, w.by.last = on, max(w.by.last, on.number)
+	on.underWay = append(on.underWay, w)
+	on.send(w.by.id)
 }
 
-// begin returns a stream that the waiting renewal is to open.
-func (k *streams) begin(w *wait, now time.Time) *stream {
-	on := &stream{begun: now, to: w.r.Where.Endpoints, over: make(chan struct{}), proven: k.alone}
-	on.ctx, on.end = context.WithCancel(context.Background())
-	k.open = append(k.open, on)
-	if !k.alone {
-		on.opens = true
-		k.opening++
-		k.credit--
+// send has a message sent on a stream.
+func (on *stream) send(id clientv3.LeaseID) {
+	on.unsent = append(on.unsent, id)
+	select {
+	case on.more <- struct{}{}:
+	default: // told already
 	}
-	return on.carry(w)
 }
 
-// mayOpen reports whether another stream may be opened.
-func (k *streams) mayOpen(now time.Time) bool {
-	k.count(now)
-	return k.alone || k.opening < k.most && k.credit >= 1
+// mayOpen reports whether another stream may be opened. It may not while one has answered and is
+// about to be proven.
+func (k *streams) mayOpen() bool {
+	return k.opening < k.mostOpenings() && k.credit >= 1 &&
+		!slices.ContainsFunc(k.open, func(on *stream) bool { return on.opening && on.answered })
+}
+
+func (k *streams) mostOpenings() int {
+	if k.proxied && !k.login {
+		return mostProxied
+	}
+	return mostOpenings
+}
+
+// begin begins a stream, for a renewal. It ends those that were not proven although they have
+// answered.
+func (k *streams) begin(w *wait, now time.Time) {
+	for _, on := range k.open {
+		if on.answered && !on.proven {
+			k.end(on)
+		}
+	}
+	k.begins++
+	k.opening++
+	k.credit--
+	on := &stream{
+		number: k.begins, begun: now, to: w.Where.Endpoints, open: w.by.open,
+		more: make(chan struct{}, 1), over: make(chan struct{}), opening: true,
+	}
+	on.ctx, on.end = context.WithCancel(context.Background())
+	k.open, k.begun = append(k.open, on), append(k.begun, on)
+	on.carry(w)
+	if !k.proxied {
+		on.send(nobody)
+	}
+}
+
+// opened notes that a stream no longer counts as being opened: it is known where it leads, or it
+// has ended, or its time is over.
+func (k *streams) opened(on *stream) {
+	if on.opening {
+		on.opening = false
+		k.opening--
+	}
+}
+
+// answered notes what came on a stream.
+func (k *streams) answered(on *stream, resp *pb.LeaseKeepAliveResponse) {
+	switch {
+	case on.left:
+	case resp.ID == int64(nobody):
+		on.proven = resp.TTL == 0
+		k.proxied = k.proxied || !on.proven && on.to == k.to
+	case len(on.underWay) > 0 && resp.ID == int64(on.underWay[0].by.id):
+		if !on.answered {
+			on.answered = true
+			k.credit++ // its opening was no failure
+		}
+		k.credit = min(k.credit+perAnswer, mostFailures)
+		on.underWay[0].answer <- answer{resp: resp}
+		on.underWay = on.underWay[1:]
+	}
+	if on.proven || k.proxied {
+		k.opened(on)
+	}
+	k.endUnused()
+}
+
+// failed notes that a stream has ended. The oldest renewal on it may be the reason.
+func (k *streams) failed(on *stream, err error) {
+	for i, w := range on.underWay {
+		if i > 0 {
+			err = errCutShort
+		}
+		w.answer <- answer{err: err, ended: on.answered}
+	}
+	k.end(on)
+}
+
+// giveUp notes that a renewal waits no more. If it has no stream yet, giveUp reports that. A stream
+// on which no renewal is awaited any more is silent, and is left.
+func (k *streams) giveUp(w *wait) (unsent bool) {
+	if at := slices.Index(k.waits, w); at >= 0 {
+		k.waits = slices.Delete(k.waits, at, at+1)
+		return true
+	}
+	w.gone = true
+	if on := w.on; on != nil && slices.Contains(on.underWay, w) &&
+		!slices.ContainsFunc(on.underWay, func(o *wait) bool { return !o.gone }) {
+		k.end(on)
+	}
+	return false
+}
+
+// endUnused ends the streams on which nothing is under way and that no renewal needs: a newer one
+// is proven, or they lead elsewhere, or to a proxy.
+func (k *streams) endUnused() {
+	newer := false
+	for _, on := range slices.Backward(k.open) {
+		if len(on.underWay) == 0 && (newer || on.to != k.to || !on.proven && k.proxied) {
+			k.end(on)
+		}
+		newer = newer || on.proven && !on.left
+	}
+}
+
+// end leaves a stream.
+func (k *streams) end(on *stream) {
+	k.opened(on)
+	on.left, on.underWay = true, nil
+	on.end()
 }
 
 // count brings the credit up to date.
 func (k *streams) count(now time.Time) {
-	k.credit = min(k.credit+failuresASecond*now.Sub(k.counted).Seconds(), mostFailures)
-	k.counted = now
+	grown := k.rate() * now.Sub(k.counted).Seconds()
+	k.credit, k.counted = min(k.credit+grown, mostFailures), now
 }
 
-// opened notes that a stream no longer counts as being opened: it may carry renewals, or has ended,
-// or its time is over.
-func (k *streams) opened(on *stream, now time.Time) {
-	if on.opens {
-		on.opens = false
-		k.opening--
-		k.admit(now)
+// rate is how much the credit grows in a second.
+func (k *streams) rate() float64 {
+	rate := perPeriod / k.period.Seconds()
+	if k.login {
+		rate = min(rate, mostLogins)
 	}
+	return rate
 }
 
-// admit lets those that wait open streams, in their order.
-func (k *streams) admit(now time.Time) {
-	for len(k.waits) > 0 && k.mayOpen(now) {
-		w := k.waits[0]
-		k.waits = slices.Delete(k.waits, 0, 1)
-		w.turn <- k.begin(w, now)
-	}
-}
+// never is the pause before what is not going to happen by itself.
+const never = time.Duration(math.MaxInt64)
 
-// next is how long after now one that waits may open a stream, if nothing happens before.
-func (k *streams) next(now time.Time) time.Duration {
-	if len(k.waits) == 0 || k.opening == k.most {
+// next is how long it takes until one that waits may open a stream, if nothing happens before. It
+// is an hour at most: then it is reckoned anew.
+func (k *streams) next() time.Duration {
+	if len(k.waits) == 0 || k.opening >= k.mostOpenings() || k.credit >= 1 {
 		return never
 	}
-	k.count(now)
-	return pause(1-k.credit, failuresASecond)
-}
-
-// giveUp notes that a renewal waits no more, and gives back what it may have got just now.
-func (k *streams) giveUp(w *wait, now time.Time) {
-	select {
-	case on := <-w.turn:
-		if on.rpc == nil {
-			k.leave(on, now)
-		} else {
-			on.state = idle
-			k.settle(on, now)
-		}
-	default:
-		at := k.find(w.r.Until)
-		at += slices.Index(k.waits[at:], w)
-		k.waits = slices.Delete(k.waits, at, at+1)
-	}
-}
-
-// answered notes that something came on a stream: an answer, or its end. It reports whether a
-// renewal waits for it.
-func (k *streams) answered(on *stream, a answer, now time.Time) (awaited bool) {
-	awaited = on.state == carrying
-	if a.err != nil {
-		k.leave(on, now)
-	} else {
-		if k.count(now); on.opens {
-			k.credit++ // it was no failure
-		}
-		k.credit = min(k.credit+perAnswer, mostFailures)
-		on.state, on.used = idle, now
-		on.member = a.resp.GetHeader().GetMemberId()
-		on.by.member = on.member
-		k.settle(on, now)
-	}
-	return awaited
-}
-
-// proved notes whether etcd itself reads a stream.
-func (k *streams) proved(on *stream, etcd bool, now time.Time) {
-	on.proven = etcd
-	if !etcd && on.to == k.to {
-		k.proxied = true
-	}
-	k.settle(on, now)
-}
-
-// settle finds a use for a stream on which no renewal is under way any more.
-func (k *streams) settle(on *stream, now time.Time) {
-	switch {
-	case on.state != idle:
-	case k.senders == 0, on.to != k.to, !on.proven && k.proxied:
-		k.leave(on, now)
-	case on.proven:
-		if at := slices.IndexFunc(k.waits, func(w *wait) bool { return w.r.mayUse(on) }); at >= 0 {
-			w := k.waits[at]
-			k.waits = slices.Delete(k.waits, at, at+1)
-			w.turn <- on.carry(w)
-		}
-		k.opened(on, now)
-		k.endRested(now)
-	}
-}
-
-// endRested ends the streams that were not needed for two periods of the lease that used them last.
-func (k *streams) endRested(now time.Time) {
-	k.endThose(now, func(on *stream) bool {
-		return on.proven && now.Sub(on.used) >= min(2*on.by.period, longestRest)
-	})
-}
-
-// endUnused ends the streams that are of no use any more, as no lease needs them, or they lead
-// elsewhere. It returns them.
-func (k *streams) endUnused(now time.Time) []*stream {
-	return k.endThose(now, func(on *stream) bool { return k.senders == 0 || on.to != k.to })
-}
-
-// endThose ends the streams that carry nothing and are of no use, and returns them.
-func (k *streams) endThose(now time.Time, ofNoUse func(*stream) bool) (ended []*stream) {
-	for _, on := range k.open {
-		if on.state == idle && ofNoUse(on) {
-			ended = append(ended, on)
-		}
-	}
-	for _, on := range ended {
-		k.leave(on, now)
-	}
-	return ended
-}
-
-// leave ends a stream.
-func (k *streams) leave(on *stream, now time.Time) {
-	if on.state != over {
-		on.state = over
-		k.open = slices.DeleteFunc(k.open, func(other *stream) bool { return other == on })
-		k.ended = append(k.ended, on)
-		k.opened(on, now)
-	}
+	seconds := min((1-k.credit)/k.rate(), time.Hour.Seconds())
+	return max(time.Duration(seconds*float64(time.Second)), 0) + 1
 }

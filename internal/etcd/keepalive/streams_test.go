@@ -3,6 +3,9 @@ package keepalive
 import (
 	"context"
 	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,27 +20,24 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 )
 
-// What becomes of the streams, step by step. In a step the renewal of that letter is sent: "b"; or
-// at the same time as the one before: "b!!"; or because the renewal a has failed: "b!a"; or
-// elsewhere: "b@". Or etcd answers on its stream ("a ok"), or the stream ends ("a end"). Or it
-// turns out that etcd itself reads the stream ("a yes"), or that it does not ("a no"). "a is"
-// stands for "a ok, a yes". With a number it is that member which answers: "a ok 2". A stream has
-// the name of the renewal for which it was opened.
+// What becomes of the streams, step by step. In a step the renewal of that letter is sent: "b", of
+// the lease b; or "b:a", of the lease a; or "b!a", of the lease a, whose last one has failed; or
+// "b?", of a lease whose last one was refused; or elsewhere: "b@". Or etcd answers on its stream
+// ("a ok"), or the stream ends ("a end"). Or it turns out that etcd itself reads the stream
+// ("a yes"), or that it does not ("a no"), or that is late ("a late"). "a is" stands for "a ok, a yes". A stream has the name of
+// the renewal for which it was opened.
 func TestWhichStreamARenewalGoesOn(t *testing.T) {
 	for _, row := range []struct{ what, steps, want string }{
 		{"the first one opens a stream", "a", "a opens"},
 		{"the second one goes on it, once it is proven", "a, a is, b", "a opens, b on a"},
-		{"so do all others", "a, a is, b, b ok, c, c ok, d", "a opens, b on a, c on a, d on a"},
+		{"so do all others", "a, a is, b, c, b ok, d", "a opens, b on a, c on a, d on a"},
+		{"not two of a lease", "a, a is, b:a, c:a", "a opens, b on a, c opens"},
 		{"not on one that has never answered", "a, b", "a opens, b opens"},
-		{"not on one that is not proven yet", "a, a ok, b", "a opens, b opens"},
+		{"it waits for one that is about to be", "a, a ok, b, a yes", "a opens, b on a"},
+		{"but not for long", "a, a ok, b, a late, c", "a opens, b opens, a left, c opens"},
 		{
-			"rather on the one that was opened last",
-			"a, a ok, b, b is, a yes, c", "a opens, b opens, c on b",
-		},
-		{
-			"rather on one to the member that has answered last",
-			"a, b, a is 1, b is 2, c, d, c ok 2, d ok 1, e",
-			"a opens, b opens, c on b, d on a, e on a",
+			"on the one that was opened last, and the other ends",
+			"a, b, a is, b is, c", "a opens, b opens, a left, c on b",
 		},
 		{"not on one that leads to a proxy", "a, a ok, a no, b", "a opens, a left, b opens"},
 		{
@@ -47,118 +47,150 @@ func TestWhichStreamARenewalGoesOn(t *testing.T) {
 		{
 			"except elsewhere", "a, a ok, a no, b@, b is, c@", "a opens, a left, b opens, c on b",
 		},
-		{"not beside another", "a, a is, b, c", "a opens, b on a, c opens"},
 		{"not on one that has ended", "a, a is, a end, b", "a opens, a left, b opens"},
-		{"not on one that leads elsewhere", "a, a is, b@", "a opens, b opens, a left"},
+		{"not on one that leads elsewhere", "a, a is, b@", "a opens, a left, b opens"},
 		{
 			"one that leads elsewhere ends when it has answered",
 			"a, a is, b, c@, b ok", "a opens, b on a, c opens, a left",
 		},
-		{"after a failure on another one", "a, a is, b, c!b", "a opens, b on a, c opens"},
+		{"after a failure on another one", "a, a is, b!a", "a opens, b opens"},
 		{
 			"which another lease has opened since",
-			"a, a is, b, c, c is, d!b", "a opens, b on a, c opens, d on c",
+			"a, a is, b, b ok, c!a, c is, d!b", "a opens, b on a, c opens, a left, d on c",
 		},
+		{"one that was refused on its own", "a, a is, b?", "a opens, b opens"},
 		{
-			"not one that was open before",
-			"a, b, a is, b is, c, d!c", "a opens, b opens, c on b, d opens",
+			"the answer of a silent one counts, and it ends",
+			"a, a is, b:a, c!a, c is, b ok, d", "a opens, b on a, c opens, a left, d on c",
 		},
-		{"the next one on any", "a, a is, b!a, b is, c, d", "a opens, b opens, c on b, d on a"},
+		{"the fifth of those that begin at once waits", "a, b, c, d, e",
+			"a opens, b opens, c opens, d opens"},
 		{
-			"the answer of a silent one counts, and it serves again",
-			"a, a is, b, c!b, c is, d, b ok, e", "a opens, b on a, c opens, d on c, e on a",
-		},
-		{
-			"one that is not needed for two periods ends",
-			"a, a is, b!a, b is, c, c ok, d, d ok, e, e ok, f",
-			"a opens, b opens, c on b, d on b, e on b, a left, f on b",
-		},
-		{
-			"the fifth of those that begin at once waits",
-			"a, b!!, c!!, d!!, e!!", "a opens, b opens, c opens, d opens",
-		},
-		{
-			"for one that is proven, or until it may open one",
-			"a, b!!, c!!, d!!, e!!, f!!, b is",
-			"a opens, b opens, c opens, d opens, e on b, f opens",
+			"for one that is proven",
+			"a, b, c, d, e, f, b is", "a opens, b opens, c opens, d opens, e on b, f on b",
 		},
 		{
 			"if one fails it opens one",
-			"a, b!!, c!!, d!!, e!!, f!!, b end, c is",
-			"a opens, b opens, c opens, d opens, e opens, b left, f on c",
+			"a, b, c, d, e, f, b end, c is",
+			"a opens, b opens, c opens, d opens, b left, e opens, f on c",
 		},
 	} {
 		t.Run(row.what, func(t *testing.T) {
-			k := streams{senders: 1, most: mostLogins}
+			var k streams
+			k.join(2 * time.Second)
 			var told []string
 			now := time.Unix(1e9, 0)
-			by := &Sender{period: 2 * time.Second}
 			opened := map[*stream]string{} // by the renewal that opened it
-			on := map[string]*stream{}     // by the renewal that was sent on it
-			sent := map[string]time.Time{}
-			waits := []*wait{}
-			names := map[*wait]string{}
-			goes := func(who string, s *stream) {
-				require.Equal(t, carrying, s.state)
-				on[who] = s
-				if s.rpc == nil {
-					s.rpc, opened[s] = &wire{}, who
-					told = append(told, who+" opens")
-				} else {
-					told = append(told, who+" on "+opened[s])
+			of := map[string]*wait{}
+			tell := func() {
+				for _, s := range slices.Clone(k.open) {
+					if s.left {
+						told = append(told, opened[s]+" left")
+						k.open = slices.DeleteFunc(k.open, func(o *stream) bool { return o == s })
+					}
+				}
+				k.admit(now)
+				for _, who := range slices.Sorted(maps.Keys(of)) {
+					w := of[who]
+					if w.on == nil || w.gone {
+						continue
+					}
+					w.gone = true // it was told
+					if opened[w.on] == "" {
+						opened[w.on] = who
+						told = append(told, who+" opens")
+					} else {
+						told = append(told, who+" on "+opened[w.on])
+					}
 				}
 			}
 			for step := range strings.SplitSeq(row.steps, ", ") {
-				of, what, _ := strings.Cut(step, " ")
-				what, member, _ := strings.Cut(what, " ")
-				who := of[:1]
-				ok := answer{resp: &pb.LeaseKeepAliveResponse{Header: &pb.ResponseHeader{}}}
-				if member != "" {
-					ok.resp.Header.MemberId = uint64(member[0])
+				who, what, _ := strings.Cut(step, " ")
+				w := of[who[:1]]
+				header := func(id clientv3.LeaseID, ttl int64) *pb.LeaseKeepAliveResponse {
+					return &pb.LeaseKeepAliveResponse{ID: int64(id), TTL: ttl}
 				}
-				switch s := on[who]; what {
+				switch what {
 				case "ok", "is":
-					require.True(t, k.answered(s, ok, now))
+					k.answered(w.on, header(w.by.id, 60))
+					require.Len(t, w.answer, 1)
 					if what == "is" {
-						k.proved(s, true, now)
+						k.answered(w.on, header(nobody, 0))
 					}
+				case "late":
+					k.opened(w.on)
 				case "end":
-					awaited := s.state == carrying
-					require.Equal(t, awaited, k.answered(s, answer{err: errors.New("gone")}, now))
+					k.failed(w.on, errors.New("gone"))
 				case "yes", "no":
-					k.proved(s, what == "yes", now)
+					k.answered(w.on, header(nobody, map[string]int64{"yes": 0, "no": -1}[what]))
 				default:
-					if !strings.HasSuffix(of, "!!") {
-						now = now.Add(time.Second)
+					now = now.Add(time.Millisecond)
+					w = &wait{answer: make(chan answer, 1)}
+					w.Anew = strings.Contains(who, "!")
+					w.Refused = strings.HasSuffix(who, "?")
+					if strings.HasSuffix(who, "@") {
+						w.Where.Endpoints = "elsewhere"
 					}
-					r := Renewal{Sent: now, by: by}
-					if strings.HasSuffix(of, "@") {
-						r.Where.Endpoints = "elsewhere"
-					}
-					if _, failed, again := strings.Cut(of, "!"); again && failed != "!" {
-						r.After = sent[failed]
-					}
-					sent[who] = now
-					w := &wait{r: r, turn: make(chan *stream, 1)}
-					if s := k.take(w, now); s != nil {
-						goes(who, s)
+					if len(who) == 3 {
+						w.by = of[who[2:]].by
 					} else {
-						waits, names[w] = append(waits, w), who
+						w.by = &Sender{id: clientv3.LeaseID(who[0])}
 					}
+					of[who[:1]] = w
+					k.put(w)
 				}
-				for _, w := range waits {
-					if len(w.turn) > 0 {
-						goes(names[w], <-w.turn)
-					}
-				}
-				for _, s := range k.ended {
-					require.Equal(t, over, s.state)
-					told = append(told, opened[s]+" left")
-				}
-				k.ended = nil
+				tell()
 			}
 			require.Equal(t, row.want, strings.Join(told, ", "))
 		})
+	}
+}
+
+// Whatever fails, whenever, and for which leases: no more streams are begun than the answers and
+// the time pay for, and no renewal waits where it could be sent.
+func TestTheCreditIsKept(t *testing.T) {
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		k := streams{login: seed%2 == 0}
+		now := time.Unix(1e9, 0)
+		var leases []*Sender
+		for i := range 1 + r.IntN(60) {
+			k.join(time.Duration(1+r.IntN(60)) * time.Second)
+			leases = append(leases, &Sender{id: clientv3.LeaseID(i + 1)})
+		}
+		k.admit(now)
+		began, answers := now, 0
+		for range 3000 {
+			now = now.Add(time.Duration(r.IntN(50)) * time.Millisecond)
+			if len(k.open) > 0 && r.IntN(3) > 0 {
+				on := k.open[r.IntN(len(k.open))]
+				switch {
+				case r.IntN(3) == 0:
+					k.failed(on, errors.New("gone"))
+				case len(on.underWay) == 0:
+					k.answered(on, &pb.LeaseKeepAliveResponse{})
+				default:
+					answers++
+					k.answered(on, &pb.LeaseKeepAliveResponse{ID: int64(on.underWay[0].by.id)})
+				}
+			} else {
+				w := &wait{by: leases[r.IntN(len(leases))], answer: make(chan answer, 1)}
+				w.Anew, w.Until = r.IntN(2) == 0, now.Add(time.Duration(r.IntN(60))*time.Second)
+				k.put(w)
+			}
+			k.admit(now)
+			k.open = slices.DeleteFunc(k.open, func(on *stream) bool { return on.left })
+			paid := mostFailures + k.rate()*now.Sub(began).Seconds() + float64(answers*(1+perAnswer))
+			if k.opening > mostOpenings || float64(k.begins) > paid {
+				require.Fail(t, "too many", "seed %d: %d begun, %d opening", seed, k.begins, k.opening)
+			}
+			if len(k.waits) > 0 && k.mayOpen() {
+				require.Fail(t, "kept waiting", "seed %d", seed)
+			}
+			require.True(t, slices.IsSortedFunc(k.waits, func(a, b *wait) int {
+				return a.Until.Compare(b.Until)
+			}))
+		}
 	}
 }
 
@@ -166,7 +198,7 @@ func TestWhichStreamARenewalGoesOn(t *testing.T) {
 func TestAStreamFromBeforeASetBackIsNotUsed(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
 		b.renewed(t)
-		r := Renewal{Sent: time.Now(), Where: Where{Since: time.Now()}}
+		r := Renewal{Where: Where{Since: time.Now()}}
 		result := b.send(b.sender, r)
 		require.Len(t, b.opened, 2)
 		b.opened[1].answers(60)
@@ -175,52 +207,89 @@ func TestAStreamFromBeforeASetBackIsNotUsed(t *testing.T) {
 }
 
 // Each stream fails as it is opened, where a thousand leases are to be renewed. Some are opened at
-// once, four at a time, and then ten a second. The first one that is answered serves all leases,
-// those first whose trust ends first.
+// once, and then ten a second: the leases whose trust ends first open them. The first one that is
+// proven serves all leases.
 func TestFewStreamsAreOpenedWhereAllFail(t *testing.T) {
 	const leases, seconds = 1000, 3
 	inWorld(t, func(t *testing.T, b *world) {
-		b.becomes(status.Error(codes.Unavailable, "no upstream"), false)
+		b.becomes(status.Error(codes.Unavailable, "no upstream"), 0)
 		began := time.Now()
-		until := make(map[clientv3.LeaseID]time.Time)
-		var senders []*Sender
-		failed, renewed := make(chan struct{}, leases), make(chan clientv3.LeaseID, leases)
+		failed, renewed := make(chan time.Time, leases), make(chan struct{}, leases)
 		for i := range clientv3.LeaseID(leases) {
 			s := b.lease(i + 1)
-			senders = append(senders, s)
-			ends := began.Add(time.Hour + time.Duration(i*7%leases)*time.Second)
-			until[s.id] = ends
+			defer s.Close()
+			until := began.Add(time.Hour + time.Duration(i*7%leases)*time.Second)
 			go func() {
-				r := Renewal{Sent: began, Until: ends, Patience: 2 * seconds * time.Second}
+				r := Renewal{Until: until, Patience: 2 * seconds * time.Second}
 				ctx, cancel := context.WithTimeout(b.ctx, bound)
 				defer cancel()
 				if _, err := s.Renew(ctx, r); err != nil {
-					failed <- struct{}{}
+					failed <- until
 				} else {
-					renewed <- s.id
+					renewed <- struct{}{}
 				}
 			}()
 		}
 		synctest.Wait()
 		require.Len(t, failed, mostFailures)
+		for range mostFailures {
+			<-failed // in whatever order they came
+		}
 		time.Sleep(seconds * time.Second)
-		require.InDelta(t, mostFailures+seconds*failuresASecond, len(failed), 1)
+		synctest.Wait()
+		require.InDelta(t, seconds*mostLogins, len(failed), 1)
+		var last time.Time
+		for range len(failed) {
+			until := <-failed
+			require.True(t, until.After(last))
+			last = until
+		}
 
-		b.becomes(nil, true)
+		b.becomes(nil, time.Millisecond)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		require.InDelta(t, mostFailures+seconds*failuresASecond, len(failed), 1)
-		require.Len(t, renewed, leases-len(failed))
-		require.LessOrEqual(t, len(b.opened), 4*mostLogins)
-		half, early := len(renewed)/2, 0
-		for range half {
-			if until[<-renewed].Before(began.Add(time.Hour + leases/2*time.Second)) {
-				early++
-			}
+		require.Empty(t, failed)
+		require.InDelta(t, leases-mostFailures-seconds*mostLogins, len(renewed), 1)
+		require.LessOrEqual(t, len(b.opened), mostOpenings)
+	})
+}
+
+// A member restarts, and with it the stream ends on which the renewals of a thousand leases are
+// under way. None of them is a login, and answers take long. Few streams are opened all the same,
+// and all leases are renewed within two round trips.
+func TestTheRestartOfAMemberOpensFewStreams(t *testing.T) {
+	const leases, away = 1000, 385 * time.Millisecond
+	inWorld(t, func(t *testing.T, b *world) {
+		b.client.streams.login = false
+		b.becomes(nil, away)
+		var senders []*Sender
+		for i := range clientv3.LeaseID(leases) {
+			senders = append(senders, b.lease(i+1))
+			defer senders[i].Close()
 		}
-		require.Greater(t, early, half*9/10)
-		for _, s := range senders {
-			s.Close()
+		renewAll := func() (results []<-chan outcome) {
+			for _, s := range senders {
+				results = append(results, b.send(s, Renewal{Patience: time.Second}))
+			}
+			return results
+		}
+		for range 3 {
+			before, began := len(b.opened), time.Now()
+			for _, result := range renewAll() {
+				require.Equal(t, outcome{60, nil}, <-result)
+			}
+			require.LessOrEqual(t, time.Since(began), login+2*away)
+			require.Equal(t, 2*mostOpenings, len(b.opened)-before, "as the first have no answer for long")
+
+			underWay := renewAll()
+			for _, w := range b.opened {
+				if w.ctx.Err() == nil {
+					w.failure <- status.Error(codes.Unavailable, "the member stops")
+				}
+			}
+			for _, result := range underWay {
+				require.ErrorIs(t, (<-result).err, ErrStreamEnded)
+			}
 		}
 	})
 }
@@ -228,44 +297,30 @@ func TestFewStreamsAreOpenedWhereAllFail(t *testing.T) {
 // Streams that hang hold up no others for long.
 func TestStreamsThatHangHoldUpNoOthers(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
-		for range mostLogins {
+		for range mostOpenings {
 			b.renew(false)
 		}
 		began := time.Now()
-		b.becomes(nil, true)
+		b.becomes(nil, time.Millisecond)
 		require.Equal(t, outcome{60, nil}, <-b.renew(false))
 		require.Equal(t, openingTime+login+time.Millisecond, time.Since(began))
-	})
-}
-
-// Without a login to pay, a stream is opened for each of the renewals that are under way at once.
-func TestStreamsThatHangHoldUpNobodyWhereNoneIsALogin(t *testing.T) {
-	inWorld(t, func(t *testing.T, b *world) {
-		b.client.streams.most = mostOpenings
-		for range 4 * mostLogins {
-			b.renew(false)
-		}
-		began := time.Now()
-		b.becomes(nil, true)
-		require.Equal(t, outcome{60, nil}, <-b.renew(false))
-		require.Equal(t, login+time.Millisecond, time.Since(began))
 	})
 }
 
 // A renewal that gets no stream in time was not sent.
 func TestARenewalThatGetsNoStreamWasNotSent(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
-		for range mostLogins {
+		for range mostOpenings {
 			b.renew(false)
 		}
 		began := time.Now()
-		result := b.send(b.sender, Renewal{Sent: began, Patience: openingTime / 2})
+		result := b.send(b.sender, Renewal{Patience: openingTime / 2})
 		err := (<-result).err
 		require.True(t, attempt.NotApplied(err), "%v", err)
 		require.ErrorIs(t, err, attempt.ErrUnreachable)
 		require.NotErrorIs(t, err, ErrStreamEnded)
 		require.Equal(t, openingTime/2, time.Since(began))
 		time.Sleep(openingTime)
-		require.Len(t, b.opened, mostLogins, "nor is one opened for it later")
+		require.Len(t, b.opened, mostOpenings, "nor is one opened for it later")
 	})
 }
