@@ -264,7 +264,7 @@ var mutants = []mutant{
 	{
 		name:   "each renewal opens a stream",
 		why:    "clientv3.KeepAliveOnce does so, and meets another endpoint each time. But with user and password it logs in each time (rule 24).",
-		change: in("keepalive.streams.take").never("_ != nil"),
+		change: in("keepalive.streams.proven").never("_.proven"),
 		killers: []killer{
 			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
 			inSim("TestAtRestALeaseCostsOneStreamAndOneMessageAPeriod"),
@@ -272,9 +272,18 @@ var mutants = []mutant{
 		},
 	},
 	{
+		name:   "a stream carries all renewals before it is proven",
+		why:    "They are answered as soon as it is open. But if it fails all of them fail with it, at each opening (rule 25).",
+		change: in("keepalive.streams.proven").drop("_.proven"),
+		killers: []killer{
+			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
+			core("etcd/keepalive", "TestFewStreamsAreOpenedWhereAllFail"),
+		},
+	},
+	{
 		name:   "a stream is kept wherever it leads",
 		why:    "The stream answers each renewal. But etcd's grpc-proxy answers with the result of a renewal of its own, which it may have sent before (rule 1).",
-		change: in("keepalive.streams.begin").replace("proven: it", "true"),
+		change: in("keepalive.streams.answered").replace("_.TTL == 0", "true"),
 		killers: []killer{
 			core("etcd/keepalive", "TestBehindAProxyNoStreamIsKept"),
 			onCluster("TestBehindEtcdsProxyEachRenewalHasAStream"),
@@ -287,38 +296,51 @@ var mutants = []mutant{
 		killers: []killer{inArea("queue", "TestSlowAnswersOfBeforeDoNotDelayAWaiter")},
 	},
 	{
-		name:   "a renewal is sent behind one that has no answer",
+		name:   "a renewal is sent behind another one of its lease",
 		why:    "The stream is open, and etcd answers in order. But a member that hangs answers neither renewal (rule 13).",
-		change: in("keepalive.Renewal.mayUse").replace("_on.state == idle", "_on.state != over"),
+		change: in("keepalive.stream.mayCarry").drop("!slices.ContainsFunc(_, _)"),
 		killers: []killer{
 			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
+			core("etcd/keepalive", "TestEachRenewalIsToldItsOwnAnswer"),
 		},
 	},
 	{
 		name:    "a renewal after a failure goes on the stream of that",
 		why:     "The stream has answered. But the answer came from a leader that is cut off, and its word is worth nothing (rule 1).",
-		change:  in("keepalive.Renewal.isAfter").drop("_.begun.After(_.After)"),
+		change:  in("keepalive.stream.mayCarry").drop("_.number > _.by.after"),
 		killers: []killer{core("etcd/keepalive", "TestWhichStreamARenewalGoesOn")},
 	},
 	{
-		name: "a renewal that is given up leaves its stream to the next",
+		name:    "a renewal that was refused shares the stream of the others",
+		why:     "An operator may have taken the refusal back. But if not, etcd ends the stream, and all others need another one (rule 25).",
+		change:  in("keepalive.stream.mayCarry").drop("!_.Refused"),
+		killers: []killer{core("etcd/keepalive", "TestWhichStreamARenewalGoesOn")},
+	},
+	{
+		name:    "all renewals on a stream fail as the first one has",
+		why:     "The stream has ended for all of them. But etcd has refused one lease, and the others then wait as if they were refused, too (rule 13).",
+		change:  in("keepalive.streams.failed").never("_ > 0"),
+		killers: []killer{core("etcd/keepalive", "TestTheRefusalOfOneLeaseIsNotThatOfOthers")},
+	},
+	{
+		name: "a renewal that is given up leaves its place to the next",
 		why:  "The stream may be sound. But the late answer is then taken for the answer to a later renewal, and counts from that one's sending (rule 1).",
-		change: in("keepalive.Sender.Renew").drop("<-_.over").
-			in("keepalive.client.giveUp").drop("_.mu.Lock()").
-			replace("_ := _on.state == carrying && _on.answers == _answers", `
-			_self.with(func(k *streams, _ *budget, now time.Time) {
-				if _on.state == carrying && _on.answers == _answers {
-					_on.state, _on.used = idle, now
-					_answers <- answer{err: context.DeadlineExceeded}
-					k.settle(_on, now)
-				}
-			})`).drop("_.mu.Unlock()").drop("if awaited"),
+		change: in("keepalive.streams.giveUp").replace("_w.gone = true", `
+			if _w.on != nil {
+				_w.on.underWay = slices.DeleteFunc(_w.on.underWay, func(o *wait) bool { return o == _w })
+			}`),
 		killers: []killer{core("etcd/keepalive", "TestNoAnswerIsTakenForThatToALaterRenewal")},
+	},
+	{
+		name:    "a stream on which no renewal is awaited stays",
+		why:     "It may answer yet. But a member that hangs never does, and the stream stays open for good (rule 24).",
+		change:  in("keepalive.streams.giveUp").drop("_.end(_)"),
+		killers: []killer{core("etcd/keepalive", "TestASilentStreamIsLeft")},
 	},
 	{
 		name:    "a silent stream is ended when another has answered",
 		why:     "Nobody needs its answer any more. But etcd may yet carry out the renewal that was sent on it, and only the answer says that it has. Until then the worth of each renewal costs a read.",
-		change:  in("keepalive.streams.endThose").drop("_.state == idle"),
+		change:  in("keepalive.streams.endUnused").drop("len(_.underWay) == 0"),
 		killers: []killer{core("etcd/keepalive", "TestEachRenewalIsToldItsOwnAnswer")},
 	},
 	{
@@ -334,44 +356,27 @@ var mutants = []mutant{
 		killers: []killer{inArea("lease", "TestARenewalWhoseStreamEndsIsSentAgainAtOnce")},
 	},
 	{
-		name:    "a renewal that has failed is repeated as the lease's own schedule says",
-		why:     "Each lease is repeated some fifty times at most, so that its hold survives. But a thousand Sessions of a client do so at the same time, and send sixty renewals for each that a healthy etcd gets (rule 25).",
-		change:  in("lease.keeper.allowed").replace("it = _.sender.Repeat(_.until(), _)", "_"),
-		killers: []killer{core("hold", "TestRenewalsThatFailAtOnceHaveABudget")},
-	},
-	{
-		name:    "the first repeats of a renewal wait as the others do",
-		why:     "They come out of the same budget. But leases that fail for good have used that up, and one lost message then costs another lease its hold (rule 13).",
-		change:  in("keepalive.urgent").replace("2", "0"),
-		killers: []killer{core("etcd/keepalive", "TestTheFirstRepeatsOfALeaseWaitForNothing")},
-	},
-	{
-		name: "each lease keeps within the budget, the first one, too",
-		why:  "The budget is what all leases have together. But a single lease needs more of it than its share while two of three requests fail, and nobody finds out that etcd is back (rule 13).",
-		change: in("keepalive.budget.take").never("_.failing[0] == _").
-			in("keepalive.budget.pass").replace("_i > 0", "_i >= 0"),
+		name:   "only answers pay for another stream",
+		why:    "An etcd that answers nothing is to be asked nothing. But then nobody finds out that it is back (rule 13).",
+		change: in("keepalive.streams.rate").replace("perPeriod / _.period.Seconds()", "1e-9"),
 		killers: []killer{
-			core("etcd/keepalive", "TestTheLeaseThatEndsFirstIsRepeatedFirst"),
-			core("etcd/keepalive", "TestTheBudgetIsKept"),
+			core("etcd/keepalive", "TestFewStreamsAreOpenedWhereAllFail"),
 			core("hold", "TestAllLeasesAreRenewedSoonWhenEtcdIsBack"),
 		},
 	},
 	{
-		name:    "those that wait for a repeat are served as they come",
-		why:     "First come, first served. But a lease that is about to end waits behind those that have minutes (rule 13).",
-		change:  in("keepalive.budget.pass").replace("_self.failing", "slices.Backward(_self.failing)"),
-		killers: []killer{core("etcd/keepalive", "TestTheLeaseThatEndsFirstIsRepeatedFirst")},
-	},
-	{
-		name:    "a lease whose trust has ended stays the first",
-		why:     "Its keeper says when it needs no repeats any more. But that may wait for a mutex, and meanwhile no lease is the first (rule 27).",
-		change:  in("keepalive.budget.forget").replace("len(_.failing) > 0", "false"),
-		killers: []killer{core("etcd/keepalive", "TestALeaseThatHasEndedHoldsUpNoOther")},
+		name:   "those that wait for a stream open one as they come",
+		why:    "First come, first served. But a lease that is about to end waits behind those that have minutes (rule 13).",
+		change: in("keepalive.wait.isBefore").replace("_.Until.Before(_)", "false"),
+		killers: []killer{
+			core("etcd/keepalive", "TestFewStreamsAreOpenedWhereAllFail"),
+			core("etcd/keepalive", "TestTheCreditIsKept"),
+		},
 	},
 	{
 		name:   "each lease has a stream for its renewals",
 		why:    "So no lease waits for another, and the errors of one end no stream of another. But when a member restarts, a thousand leases log in at once (rule 25).",
-		change: in("keepalive.streams.free").after("!_r.mayUse(_on)", "_on.by != _r.by"),
+		change: in("keepalive.streams.proven").and("_on.proven && _on.mayCarry(_w)", "_on.number == _w.by.last"),
 		killers: []killer{
 			core("etcd/keepalive", "TestTheLeasesOfAClientShareAStream"),
 			inSim("TestALostStreamIsReplacedOnceForAllLeases"),
@@ -381,10 +386,10 @@ var mutants = []mutant{
 	{
 		name:   "a renewal without a stream opens one at once",
 		why:    "A renewal is not to wait. But those of a thousand leases then log in at once, and etcd answers all of them late (rule 25).",
-		change: in("keepalive.streams.mayOpen").replace("_.alone", "true"),
+		change: in("keepalive.streams.mayOpen").drop("_.opening < _.mostOpenings()"),
 		killers: []killer{
 			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
-			core("etcd/keepalive", "TestFewStreamsAreOpenedWhereAllFail"),
+			core("etcd/keepalive", "TestTheRestartOfAMemberOpensFewStreams"),
 		},
 	},
 	{
@@ -393,24 +398,25 @@ var mutants = []mutant{
 		change: in("keepalive.streams.mayOpen").drop("_.credit >= 1"),
 		killers: []killer{
 			core("etcd/keepalive", "TestFewStreamsAreOpenedWhereAllFail"),
+			core("etcd/keepalive", "TestTheCreditIsKept"),
 		},
 	},
 	{
 		name:    "streams that hang hold up all others",
 		why:     "At most four are being opened at a time. But four may lead to a member that hangs (rule 13).",
-		change:  in("keepalive.Sender.take").replace("_.opened(_on, _now)", "_, _ = _on, _now"),
+		change:  in("keepalive.client.with").drop("time.AfterFunc(openingTime, _)"),
 		killers: []killer{core("etcd/keepalive", "TestStreamsThatHangHoldUpNoOthers")},
 	},
 	{
 		name:    "a renewal goes on a stream from before a set-back",
 		why:     "The stream is open, and leads to the endpoint that the client has. But where an address was moved to another cluster, it still leads to the old one (rule 26).",
-		change:  in("keepalive.Renewal.isAfter").drop("_.begun.After(_.Where.Since)"),
+		change:  in("keepalive.stream.mayCarry").drop("_.begun.After(_.Where.Since)"),
 		killers: []killer{core("etcd/keepalive", "TestAStreamFromBeforeASetBackIsNotUsed")},
 	},
 	{
 		name:   "streams that were needed once stay",
 		why:    "They may be needed again. But after an outage, or a mass start, hundreds stay open for good.",
-		change: in("keepalive.streams.settle").drop("_.endRested(_)"),
+		change: in("keepalive.streams.endUnused").drop("_newer = _"),
 		killers: []killer{
 			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
 			core("etcd/keepalive", "TestEachRenewalIsToldItsOwnAnswer"),
