@@ -24,8 +24,8 @@ import (
 // the lease b; or "b:a", of the lease a; or "b!a", of the lease a, whose last one has failed; or
 // "b?", of a lease whose last one was refused; or elsewhere: "b@". Or etcd answers on its stream
 // ("a ok"), or the stream ends ("a end"). Or it turns out that etcd itself reads the stream
-// ("a yes"), or that it does not ("a no"), or that is late ("a late"). "a is" stands for "a ok, a yes". A stream has the name of
-// the renewal for which it was opened.
+// ("a yes"), or that it does not ("a no"), or that is late ("a late"). "a is" stands for "a ok,
+// a yes". A stream has the name of the renewal for which it was opened.
 func TestWhichStreamARenewalGoesOn(t *testing.T) {
 	for _, row := range []struct{ what, steps, want string }{
 		{"the first one opens a stream", "a", "a opens"},
