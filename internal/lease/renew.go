@@ -170,7 +170,7 @@ func (k *keeper) send() {
 func (k *keeper) answered(r renewal) {
 	last := r.started.Equal(k.lastStarted)
 	switch {
-	case last && streamIsOver(r.err) && !k.repeated:
+	case last && k.unanswered > 0 && streamIsOver(r.err) && !k.repeated:
 		k.unanswered = 0
 		k.repeated = true
 		k.next.Reset(0) // on another stream, which reports its own result

@@ -374,8 +374,8 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name:   "each lease has a stream for its renewals",
-		why:    "So no lease waits for another, and the errors of one end no stream of another. But when a member restarts, a thousand leases log in at once (rule 25).",
+		name: "each lease has a stream for its renewals",
+		why:  "So no lease waits for another, and the errors of one end no stream of another. But when a member restarts, a thousand leases log in at once (rule 25).",
 		change: in("keepalive.streams.proven").
 			and("_on.proven && _on.mayCarry(_w)", "_on.number == _w.by.last"),
 		killers: []killer{

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -324,6 +325,35 @@ func TestARenewalWhoseStreamEndsIsSentAgainAtOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Two of three renewals fail at once, by their number. A renewal that was answered is followed by
+// the next one a period later, whatever has become of the one that was sent with it. No lease is
+// ever at risk.
+func TestWhileTwoOfThreeFailOneRenewalAPeriodIsAnswered(t *testing.T) {
+	const sessions, periods = 3, 400
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		var atRisk, renewed atomic.Int64
+		trace := etcdlock.WithTrace(&etcdlock.Trace{
+			LeaseAtRisk:  func(context.Context, etcdlock.LeaseAtRiskEvent) { atRisk.Add(1) },
+			LeaseRenewed: func(context.Context, etcdlock.LeaseRenewedEvent) { renewed.Add(1) },
+		})
+		for i := range sessions {
+			s := tests.SessionOf(t, etcd, fmt.Sprint(i), trace)
+			tests.LockWithin(t, contract.MutexOf(t, s, fmt.Sprint(i)), time.Second)
+			time.Sleep(1300 * time.Millisecond)
+		}
+		etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+			if c.Method == fake.KeepAlive && c.N%3 != 0 {
+				e.Before = fake.Unavailable
+			}
+			return e
+		})
+		time.Sleep(periods * tests.TTL / 3)
+		etcd.Intercept(nil)
+		require.Zero(t, atRisk.Load())
+		require.InDelta(t, sessions*periods, renewed.Load(), sessions*periods/20)
+	})
 }
 
 // A dead endpoint meets every other attempt, or all of a whole period's attempts except
