@@ -41,8 +41,8 @@ func streamIsOver(err error) bool {
 // and its loss costs a hold. No attempt outlives the trust that it could give: later its answer
 // would be useless.
 //
-// The goroutine never takes the Session's mutex, which would make a renewal late: what needs that
-// is done in another goroutine, care, of which there is one at a time.
+// The goroutine never takes the Session's mutex, which would make a renewal late. Another
+// goroutine, care, does what needs the mutex; one runs at a time.
 type keeper struct {
 	*Lease
 	ctx    context.Context // of the attempts and the streams

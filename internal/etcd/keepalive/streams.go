@@ -14,7 +14,7 @@ import (
 const (
 	// mostOpenings is how many streams of a client are being opened at once. With user and password
 	// each is a login, and etcd has only so many cores for those. Two are for the pair of renewals
-	// that follows a failure, and two for those that meet a member that hangs.
+	// that follows a failure, and two for renewals that meet a member that hangs.
 	mostOpenings = 4
 
 	// mostProxied is how many are where each renewal has a stream, and none is a login.
@@ -163,7 +163,7 @@ func (w *wait) isBefore(other *wait) bool {
 	return w.Until.Before(other.Until)
 }
 
-// admit sends those that wait as far as that is possible now.
+// admit sends the renewals that wait, as far as that is possible now.
 func (k *streams) admit(now time.Time) {
 	k.count(now)
 	k.waits = slices.DeleteFunc(k.waits, func(w *wait) bool {
@@ -228,8 +228,7 @@ func (k *streams) mostOpenings() int {
 	return mostOpenings
 }
 
-// begin begins a stream, for a renewal. It ends those that were not proven although they have
-// answered.
+// begin begins a stream, for a renewal. It ends each stream that has answered and was not proven.
 func (k *streams) begin(w *wait, now time.Time) {
 	for _, on := range k.open {
 		if on.answered && !on.proven {

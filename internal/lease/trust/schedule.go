@@ -42,10 +42,11 @@ func (s Schedule) Again(n int, took time.Duration) time.Duration {
 }
 
 // Soon is the pause between attempts that fail at once, in the end. At least thirty attempts fit
-// into what is left of the trust when the first one fails. (Do not make it a second, however short
-// the TTL: of eight attempts, two of three of which fail, all fail once in 25 periods, and a
-// renewal that is in doubt needs a good read, too. TestTheShareOfFailuresThatAHoldSurvives. Nor
-// however long: with a TTL of an hour each lease then sends 1,200 for each of a healthy etcd.)
+// into what is left of the trust when the first one fails.
+// (Do not make it a second, however short the TTL: where two of three attempts fail, eight in a row
+// fail once in 25 periods, and a renewal in doubt needs a good read, too. Nor however long the TTL:
+// at an hour each lease then sends 1,200 renewals where a healthy etcd gets one.
+// TestTheShareOfFailuresThatAHoldSurvives.)
 func (s Schedule) Soon() time.Duration { return min(max(s.Period/30, leastPeriod), s.longest()) }
 
 // longest is the longest pause after a failure: a second, or more if the TTL is long.
