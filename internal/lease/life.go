@@ -13,9 +13,9 @@ import (
 // Invariant: the end of a hold waits for nothing. The safety lock of the Pool guards the trust in
 // each lease, its timer, and the lives on it. It is held for no longer than it takes to read or
 // write a few words, and with it held no other lock is taken. (A method that is called with it held
-// has a name that ends in Safe. The Session's mutex may be held, too, and is taken first.) So no call
-// of the Session delays the end of a hold's contexts, the move of the trust's end, or a look at a
-// hold, however many calls there are. The hold does later, with the Session's mutex, what else
+// has a name that ends in Safe. The Session's mutex may be held, too, and is taken first.) So no
+// call of the Session delays the end of a hold's contexts, the move of the trust's end, or a look
+// at a hold, however many calls there are. The hold does later, with the Session's mutex, what else
 // follows from the end of its life.
 // (Do not take the Session's mutex on the way from the send of a renewal to the moved end of the
 // trust, or from the timer to a context. TestHoldsEndInTimeWhileTheSessionsMutexIsHeld.)

@@ -87,7 +87,7 @@ func NewSender(of *clientv3.Client, id clientv3.LeaseID, period time.Duration) *
 		})
 	} else { // not made with clientv3.New
 		s.open = func(ctx context.Context) (rpc, error) {
-			return &single{ctx: ctx, lease: of, requests: make(chan clientv3.LeaseID)}, nil
+			return &single{ctx: ctx, lease: of, answers: make(chan chan answer, 100)}, nil
 		}
 		s.client = attempt.SharedBy(&clients, of, func() *client { return &client{} })
 	}
@@ -215,39 +215,48 @@ type rpc interface {
 	Recv() (*pb.LeaseKeepAliveResponse, error)
 }
 
-// A single is the stream of a client without a connection: it sends each renewal by itself, one
-// after the other.
+// A single is the stream of a client without a connection: it sends each renewal by itself.
 type single struct {
-	ctx      context.Context
-	lease    clientv3.Lease
-	requests chan clientv3.LeaseID
+	ctx     context.Context
+	lease   clientv3.Lease
+	answers chan chan answer // in the order of the requests
 }
 
 func (o *single) Send(r *pb.LeaseKeepAliveRequest) error {
+	answered := make(chan answer, 1)
+	go func() { // ends with ctx
+		resp, err := o.renew(clientv3.LeaseID(r.ID))
+		answered <- answer{resp: resp, err: err}
+	}()
 	select {
-	case o.requests <- clientv3.LeaseID(r.ID):
+	case o.answers <- answered:
 		return nil
 	case <-o.ctx.Done():
 		return o.ctx.Err()
 	}
 }
 
+func (o *single) renew(id clientv3.LeaseID) (*pb.LeaseKeepAliveResponse, error) {
+	if id == nobody {
+		return &pb.LeaseKeepAliveResponse{}, nil
+	}
+	resp, err := o.lease.KeepAliveOnce(o.ctx, id)
+	switch {
+	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
+		return &pb.LeaseKeepAliveResponse{ID: int64(id)}, nil // as etcd says it on a stream
+	case err != nil:
+		return nil, err
+	}
+	return &pb.LeaseKeepAliveResponse{
+		Header: resp.ResponseHeader, ID: int64(resp.ID), TTL: resp.TTL,
+	}, nil
+}
+
 func (o *single) Recv() (*pb.LeaseKeepAliveResponse, error) {
 	select {
-	case id := <-o.requests:
-		if id == nobody {
-			return &pb.LeaseKeepAliveResponse{}, nil
-		}
-		resp, err := o.lease.KeepAliveOnce(o.ctx, id)
-		switch {
-		case attempt.Is(err, rpctypes.ErrLeaseNotFound):
-			return &pb.LeaseKeepAliveResponse{ID: int64(id)}, nil // as etcd says it on a stream
-		case err != nil:
-			return nil, err
-		}
-		return &pb.LeaseKeepAliveResponse{
-			Header: resp.ResponseHeader, ID: int64(resp.ID), TTL: resp.TTL,
-		}, nil
+	case answered := <-o.answers:
+		a := <-answered // it comes with the end of ctx at the latest
+		return a.resp, a.err
 	case <-o.ctx.Done():
 		return nil, o.ctx.Err()
 	}

@@ -20,6 +20,10 @@ const (
 	// mostProxied is how many are where each renewal has a stream, and none is a login.
 	mostProxied = 64
 
+	// crowded is how many renewals are under way on a stream before another one is opened. A member
+	// that does not lead asks the leader for each renewal on a stream, one after the other.
+	crowded = 8
+
 	// openingTime is how long a stream counts as being opened, while etcd answers nothing on it: it
 	// may lead to a member that hangs.
 	openingTime = 250 * time.Millisecond
@@ -35,8 +39,7 @@ const (
 )
 
 // streams are the streams for the renewals of a client's leases, and the renewals that wait for
-// one. All leases share the stream that was opened last. It stays while there are leases; an older
-// one ends with its last answer.
+// one. At rest all leases share the stream that was opened last.
 //
 // Invariant: at most one renewal of a lease is under way on a stream, and etcd answers in the order
 // of the requests. So the next message on a stream is the answer to the oldest renewal there. A
@@ -169,7 +172,7 @@ func (k *streams) admit(now time.Time) {
 	k.waits = slices.DeleteFunc(k.waits, func(w *wait) bool {
 		on := k.proven(w)
 		switch {
-		case on != nil:
+		case on != nil && (len(on.underWay) < crowded || k.opening > 0 || k.credit < 1):
 			on.carry(w)
 		case k.mayOpen():
 			k.begin(w, now)
@@ -180,14 +183,16 @@ func (k *streams) admit(now time.Time) {
 	})
 }
 
-// proven returns the proven stream for a renewal: the one that was opened last.
-func (k *streams) proven(w *wait) *stream {
+// proven returns the proven stream for a renewal: of those on which the fewest are under way, the
+// one that was opened last.
+func (k *streams) proven(w *wait) (best *stream) {
 	for _, on := range slices.Backward(k.open) {
-		if on.proven && on.mayCarry(w) {
-			return on
+		if on.proven && on.mayCarry(w) &&
+			(best == nil || len(on.underWay) < len(best.underWay)) {
+			best = on
 		}
 	}
-	return nil
+	return best
 }
 
 // mayCarry reports whether a renewal may go on a stream. One that was refused does not: with it
@@ -307,12 +312,14 @@ func (k *streams) giveUp(w *wait) (unsent bool) {
 	return false
 }
 
-// endUnused ends the streams on which nothing is under way and that no renewal needs: a newer one
-// is proven, or they lead elsewhere, or to a proxy.
+// endUnused ends the streams on which nothing is under way and that no renewal needs: they lead
+// elsewhere, or to a proxy, or nothing is under way on any stream and a newer one is proven.
 func (k *streams) endUnused() {
 	newer := false
+	rests := !slices.ContainsFunc(k.open, func(on *stream) bool { return len(on.underWay) > 0 })
 	for _, on := range slices.Backward(k.open) {
-		if len(on.underWay) == 0 && (newer || on.to != k.to || !on.proven && k.proxied) {
+		useless := rests && newer || on.to != k.to || !on.proven && k.proxied
+		if len(on.underWay) == 0 && useless {
 			k.end(on)
 		}
 		newer = newer || on.proven && !on.left

