@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -154,6 +155,13 @@ func (b *world) lease(id clientv3.LeaseID) *Sender {
 	}
 	s.client.with(func(k *streams) { k.join(time.Second) })
 	return s
+}
+
+// wires are the streams so far, while others may be opened.
+func (b *world) wires() []*wire {
+	b.guard.Lock()
+	defer b.guard.Unlock()
+	return slices.Clone(b.opened)
 }
 
 // renew sends a renewal, anew if one has failed.

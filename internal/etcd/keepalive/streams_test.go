@@ -294,16 +294,16 @@ func TestTheRestartOfAMemberOpensFewStreams(t *testing.T) {
 			return results
 		}
 		for range 3 {
-			before, began := len(b.opened), time.Now()
+			before, began := len(b.wires()), time.Now()
 			for _, result := range renewAll() {
 				require.Equal(t, outcome{60, nil}, <-result)
 			}
 			require.LessOrEqual(t, time.Since(began), login+2*away)
 			// The first ones have no answer for long, so others are opened.
-			require.LessOrEqual(t, len(b.opened)-before, 2*mostOpenings)
+			require.LessOrEqual(t, len(b.wires())-before, 2*mostOpenings)
 
 			underWay := renewAll()
-			for _, w := range b.opened {
+			for _, w := range b.wires() {
 				if w.ctx.Err() == nil && len(w.requests) > 0 {
 					w.failure <- status.Error(codes.Unavailable, "the member stops")
 				}
