@@ -152,7 +152,7 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, count
 	next.parts = append(next.parts, p)
 	next.waits++
 	if len(next.parts) >= b.most {
-		b.sendLocked()
+		go b.carry(b.takeLocked())
 	}
 	return p, false
 }
@@ -177,36 +177,53 @@ func (b *combiner) leave(p *part) {
 	}
 }
 
-// over counts a transaction as answered.
+// over counts a transaction as answered, and has what waits carried.
 func (b *combiner) over() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.under--; b.waiting != nil && b.under < fewUnderWay {
-		b.sendLocked()
+	if of := b.next(); of != nil {
+		go b.carry(of)
 	}
 }
 
-// send sends what waits.
+// next counts a transaction as answered. It returns what waits, if that is to be sent now.
+func (b *combiner) next() (of *combined) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.under--; b.waiting != nil && b.under < fewUnderWay {
+		of = b.takeLocked()
+	}
+	return of
+}
+
+// send sends what waits, though no answer has come.
 func (b *combiner) send() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waiting != nil { // no answer has sent it meanwhile
-		b.sendLocked()
+		go b.carry(b.takeLocked())
 	}
 }
 
-func (b *combiner) sendLocked() {
-	b.late.Stop()
-	b.under++
-	go b.carry(b.waiting)
+// takeLocked returns what waits, which is under way from now on.
+func (b *combiner) takeLocked() *combined {
+	of := b.waiting
 	b.waiting = nil
+	b.under++
+	b.late.Stop()
+	return of
 }
 
-// carry sends a combined transaction, and tells its parts what etcd has answered.
+// carry sends a combined transaction, and what waits once that is answered, and so on: a goroutine
+// for each would have to make its stack grow each time.
 func (b *combiner) carry(of *combined) {
-	defer of.end()
-	defer close(of.done)
-	defer b.over()
+	for ; of != nil; of = b.next() {
+		b.carryOne(of)
+		close(of.done)
+		of.end()
+	}
+}
+
+// carryOne sends a combined transaction, and notes what etcd has answered to its parts.
+func (b *combiner) carryOne(of *combined) {
 	call := &callContext{Context: of.ctx}
 	for _, p := range of.parts {
 		p.sent = p.conn.sending()

@@ -809,13 +809,13 @@ var mutants = []mutant{
 	{
 		name:    "a part is judged by its neighbour's answer",
 		why:     "Another lock was free, and this one is taken for free.",
-		change:  in("etcd.combiner.carry").replace("_.Responses[i]", "resp.Responses[(i+1)%len(ops)]"),
+		change:  in("etcd.combiner.carryOne").replace("_.Responses[i]", "resp.Responses[(i+1)%len(ops)]"),
 		killers: []killer{core("etcd", "TestAPartIsJudgedByItsOwnAnswer")},
 	},
 	{
 		name:    "what etcd refuses of one part fails all",
 		why:     "The others' leases are alive, and nobody is ahead of them.",
-		change:  in("etcd.combiner.carry").never("attempt.Settles(_)"),
+		change:  in("etcd.combiner.carryOne").never("attempt.Settles(_)"),
 		killers: []killer{core("etcd", "TestOnlyTheGuiltyPartFails")},
 	},
 	{
