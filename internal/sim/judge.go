@@ -143,10 +143,11 @@ type keyLife struct {
 	owner     string // process
 	rev       int64  // create revision
 	put       time.Time
-	shared    int  // beliefs that it has carried
-	open      int  // those of them that have not unlocked
-	unsure    bool // the Unlock of one of them did not learn whether it released the key
-	barred    bool // when it went, another before it was in its way: its turn never came
+	shared    int       // beliefs that it has carried
+	begun     time.Time // when the first of them began
+	open      int       // those of them that have not unlocked
+	unsure    bool      // the Unlock of one of them did not learn whether it released the key
+	barred    bool      // when it went, another before it was in its way: its turn never came
 	lease     int64
 	removedBy string // "" while it is there
 	removed   time.Time
@@ -648,7 +649,9 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 		j.modes[c.kind.mode()]++
 		b.life = j.lifeLocked(w, name, h.token)
 		if b.life != nil {
-			b.life.shared++
+			if b.life.shared++; b.life.shared == 1 {
+				b.life.begun = time.Now()
+			}
 			b.life.open++
 		}
 		j.besideLocked(b)
@@ -659,11 +662,10 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 			j.pastKeptLocked(b)
 			j.inTurnLocked(b, c)
 			j.afterUnlockLocked(b)
-			// Three renewals fit into a TTL. Holders that called before the put begin with
-			// the first of them. That one may itself have come later, in the place of
-			// another that has left. (The others may have learned of a recall since one has
-			// joined.)
-			joined := b.life != nil && b.life.shared > 1 && c.kind.joins() && c.began.After(b.life.put)
+			// Three renewals fit into a TTL. Holders that called before the first of them began
+			// begin with it: the answer to its put may be late. (The others may have learned of a
+			// recall since one has joined.)
+			joined := b.life != nil && b.life.shared > 1 && c.kind.joins() && c.began.After(b.life.begun)
 			if left := time.Until(deadline); joined && !h.recalled() && !deadline.IsZero() &&
 				left < w.p.w.ttl/3 {
 				j.violatedLocked(worn, "%s with token %d of %s, certain for %v", w, h.token, name, left)
