@@ -8,9 +8,9 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// A bug is one that etcd had, or has, by its record of robustness tests and its issues, or a feature
-// of etcd that looks like one to a client. Cluster.Suffer switches one on. Each happens more often
-// here, and goes further, than it did there.
+// A bug is one that etcd had, or has, by its record of robustness tests and its issues, or a
+// feature of etcd that looks like one to a client. Cluster.Suffer switches one on. Each happens
+// more often here, and goes further, than it did there.
 type bug string
 
 // The bugs.
@@ -83,8 +83,8 @@ func suffered(b bug) fault {
 }
 
 // newSuffering draws the world of a seed in which etcd has a bug. There are the faults in which it
-// shows, and for our side in every other pair of seeds all others, too. Every other seed of ours is of
-// the family.
+// shows, and for our side in every other pair of seeds all others, too. Every other seed of ours is
+// of the family.
 func newSuffering(seed uint64, side Side, b bug) *world {
 	ofMixed := [...]uint64{1, 2, 9, 10, 14} // see scenarioOf
 	n := uint64(len(ofMixed))
@@ -96,8 +96,8 @@ func newSuffering(seed uint64, side Side, b bug) *world {
 		w = newWorld(of, side)
 	}
 	w.seed, w.bug = seed, b
-	// A read from before a revision that the client knows looks like an etcd that was set back, and what
-	// a follower is told may go back with it.
+	// A read from before a revision that the client knows looks like an etcd that was set back, and
+	// what a follower is told may go back with it.
 	w.watched = w.watched && b != staleReads
 	if b == lostEvents {
 		w.peer = -1 // it would wait for ever

@@ -12,7 +12,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/record"
 )
 
-var bugSeeds = flag.Uint64("bug-seeds", uint64(race.Fewer(20, 4)),
+var bugSeeds = flag.Uint64("bug-seeds", uint64(race.Fewer(100, 12)),
 	"how many schedules TestSimulationOfEtcdsBugs runs for each bug")
 
 // TestSimulationOfEtcdsBugs runs random schedules in which etcd has a bug: no two hold, no call
@@ -28,7 +28,8 @@ func TestSimulationOfEtcdsBugs(t *testing.T) {
 			}
 			began := time.Now()
 			sum := runSeeds(t, *bugSeeds)
-			t.Logf("%s: %v; %d times; %v", side.Name, sum, sum.of(mixed).Struck, time.Since(began).Round(time.Millisecond))
+			t.Logf("%s: %v; %d times; %v", side.Name, sum, sum.of(mixed).Struck,
+				time.Since(began).Round(time.Millisecond))
 			command := "go test ./internal/sim -run 'TestSimulationOfEtcdsBugs$'"
 			if side.Name != Ours.Name {
 				command += " -side " + side.Name
