@@ -1,20 +1,14 @@
 package line_test
 
 import (
-	"fmt"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/etcdlock/etcdlock/internal/line"
 )
-
-// canonical is what a UUID in a key looks like, by its grammar.
-var canonical = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\z`)
 
 // Rule 14: which keys are contenders, and which block no contender.
 func TestWhoStandsInLine(t *testing.T) {
@@ -77,45 +71,4 @@ func TestKeysAreTakenApart(t *testing.T) {
 		_, _, ok := line.ParseKey(key)
 		require.False(t, ok, "key %q", key)
 	}
-}
-
-// A contender's key ends in a canonical UUID in lower case or in the hexadecimal of its
-// own lease, and has a lease. Everything else blocks no contender.
-func FuzzContenderKey(f *testing.F) {
-	for _, tail := range []string{
-		"", "config", hex, strings.ToUpper(hex), "0" + hex, "0x" + hex, idA, strings.ToUpper(idA),
-		"6ba7b8109dad41d180b400c04fd430c8", "{" + idA + "}", "urn:uuid:" + idA, idA + "\n",
-		"6ba7b810-9dad-41d1-80b4-00c04fd430cg", "6ba7b810_9dad_41d1_80b4_00c04fd430c8",
-		"sub/" + idA, "/" + idA,
-	} {
-		f.Add(tail, int64(lease))
-		f.Add(tail, int64(0))
-	}
-	f.Add("1", int64(1))
-	f.Add("-1", int64(-1))
-	f.Add("0", int64(0))
-	isTail := func(tail string, lease int64) bool {
-		return lease != 0 && (canonical.MatchString(tail) || tail == fmt.Sprintf("%x", lease))
-	}
-	f.Fuzz(func(t *testing.T, tail string, lease int64) {
-		read := []*mvccpb.KeyValue{kv(tail, 7, lease)}
-		e := line.EntryOf(read[0])
-		want := isTail(tail, lease)
-		require.Equal(t, want, e.StandsIn(name), "tail %q, lease %x", tail, lease)
-		if want {
-			require.Equal(t, line.Line{e}, line.Of(name, read))
-			require.Equal(t, map[string]line.Line{name: {e}}, line.ByName(read))
-		} else {
-			require.Empty(t, line.Of(name, read))
-			require.NotContains(t, line.ByName(read), name)
-		}
-		for _, other := range []string{"orders", "orders/4", "orders/42/", "other"} {
-			tail, below := strings.CutPrefix(e.Key, line.Prefix(other))
-			want := below && isTail(tail, lease)
-			require.Equal(t, want, e.StandsIn(other), "contender of %q", other)
-		}
-		inLine, ok := e.Name()
-		require.Equal(t, ok, inLine != "" && e.StandsIn(inLine))
-		require.True(t, ok || !want)
-	})
 }

@@ -11,12 +11,8 @@ import (
 )
 
 const (
-	name  = "orders/42"
-	lease = 0x694d8a6e5bd0a31f
-	hex   = "694d8a6e5bd0a31f"
-	idA   = "6ba7b810-9dad-41d1-80b4-00c04fd430c8"
-	idB   = "00000000-0000-4000-8000-000000000000"
-	idC   = "cccccccc-cccc-4ccc-8ccc-cccccccccccc"
+	idB = "00000000-0000-4000-8000-000000000000"
+	idC = "cccccccc-cccc-4ccc-8ccc-cccccccccccc"
 
 	idR      = "ffffffff-6ba7-8dad-81d1-80b400c04fd4" // of three readers
 	idS      = "ffffffff-0000-8000-8000-000000000000"
@@ -28,11 +24,6 @@ const (
 type keys = []*keyValue
 
 type keyValue = mvccpb.KeyValue
-
-// kv is a key below the name as etcd reads it. Lease 0 means no lease.
-func kv(tail string, rev, lease int64) *mvccpb.KeyValue {
-	return &mvccpb.KeyValue{Key: []byte(name + "/" + tail), CreateRevision: rev, Lease: lease}
-}
 
 // Three contenders, each put at a revision.
 func a(rev int64) *mvccpb.KeyValue { return kv(idA, rev, 1) }

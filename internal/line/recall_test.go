@@ -8,15 +8,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/etcdlock/etcdlock/internal/line"
 )
-
-// entryWith is a key with a value.
-func entryWith(value string) line.Entry {
-	return line.EntryOf(&mvccpb.KeyValue{Key: []byte(name + "/" + idA), Value: []byte(value)})
-}
 
 // To put a request into a value changes nothing else in it, whether this version knows it
 // or not. The request is read as it was made.
@@ -100,33 +94,4 @@ func TestTheGraceOfARecallIsRoundedUp(t *testing.T) {
 	r, ok := entryWith(value).Recall()
 	require.True(t, ok, "the longest is read, too")
 	require.Greater(t, r.Grace, 100*365*24*time.Hour)
-}
-
-// A text that is no request counts for nothing, and does not hide the rest of the value.
-func FuzzRecall(f *testing.F) {
-	for _, request := range []string{
-		`null`, `7`, `{}`, `[]`, `""`, `{"id":"x"}`, `{"id":"","grace_ms":1}`, `{"id":"x","grace_ms":-1}`,
-		`{"id":"x","grace_ms":1.5}`, `{"id":"x","grace_ms":1e30}`,
-		`{"id":"x","grace_ms":9223372036854775807}`,
-		`{"id":"x","grace_ms":1,"by":"` + strings.Repeat("b", 257) + `"}`,
-		`{"id":"x","grace_ms":1,"reason":7}`,
-		`{"id":"x","grace_ms":1}`, `{"id":"x","by":"op","reason":"why","grace_ms":0}`,
-	} {
-		f.Add(request)
-	}
-	f.Fuzz(func(t *testing.T, request string) {
-		e := entryWith(strings.TrimSuffix(ours, "}") + `,"recall":` + request + `}`)
-		r, ok := e.Recall()
-		if !ok {
-			require.Zero(t, r.ID+r.By+r.Reason)
-			return
-		}
-		require.NoError(t, r.Check())
-		require.NotEmpty(t, r.ID)
-		value, err := e.Recalled(r)
-		require.NoError(t, err)
-		again, ok := entryWith(value).Recall()
-		require.True(t, ok)
-		require.Equal(t, r, again)
-	})
 }

@@ -1,25 +1,15 @@
 package line_test
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/etcdlock/etcdlock/internal/line"
 )
-
-// valueOf is what a key with a value tells.
-func valueOf(value []byte) line.Value {
-	return line.EntryOf(&mvccpb.KeyValue{Key: []byte(name + "/" + idA), Value: value}).Value()
-}
-
-// ours is a value as this library puts it.
-const ours = `{"owner":"api-7:1234","host":"h","pid":1,"since":"2024-01-02T03:04:05.6Z","ttl":15}`
 
 // Rule 17: what people read with etcdctl get --prefix, to the byte.
 func TestTheValueIsSmallJSON(t *testing.T) {
@@ -75,44 +65,4 @@ func TestAValueTellsTheTTLOfItsLease(t *testing.T) {
 	} {
 		require.Equal(t, "unknown", ttl(entry(foreign)), foreign)
 	}
-}
-
-// Values of other programs do no harm, and this package reads what it writes.
-func FuzzStoredValue(f *testing.F) {
-	for _, value := range []string{
-		"", "{}", "null", "[]", ours, `{"owner":1}`, `{"owner":"a"`, `{"OWNER":"a"}`, "\xff\xfe",
-		`{"owner":"","since":"2024-01-02T03:04:05.6Z"}`, `{"since":"2024-01-02T03:04:05.6Z"}`,
-		`{"owner":"a","since":"yesterday"}`, `{"owner":"\ud800"}`,
-		strings.Repeat("[", 10000), `{"owner":"` + strings.Repeat("o", 9000) + `"}`,
-	} {
-		f.Add([]byte(value), "api-7:1234")
-	}
-	f.Add([]byte(nil), "\x00\"\\\n<&>\u2028\uFFFD🔒")
-	f.Add([]byte(nil), strings.Repeat("\x01", 1024))
-	f.Add([]byte(nil), strings.Repeat("<", 1024))
-	f.Add([]byte(nil), "\xff")
-	f.Fuzz(func(t *testing.T, value []byte, label string) {
-		v := valueOf(value)
-		if v.Owner == "" {
-			require.Zero(t, v, "of a foreign key nothing is known")
-		}
-
-		if label == "" || len(label) > 1024 || !utf8.ValidString(label) {
-			return // WithOwner refuses it
-		}
-		text, err := line.NewText(line.Value{Owner: label, Host: "host", PID: 42}, line.Exclusive)
-		require.NoError(t, err)
-		now := time.Now()
-		stored := []byte(text.Since(now, time.Minute))
-		v = valueOf(stored)
-		require.Equal(t, label, v.Owner)
-		require.Equal(t, "host", v.Host)
-		require.Equal(t, 42, v.PID)
-		require.True(t, now.Equal(v.Since), "%v is not %v", v.Since, now)
-		require.Equal(t, time.UTC, v.Since.Location())
-		require.True(t, json.Valid(stored))
-		ttl, ok := line.EntryOf(&mvccpb.KeyValue{Value: stored}).TTL()
-		require.True(t, ok)
-		require.Equal(t, time.Minute, ttl)
-	})
 }

@@ -8,6 +8,7 @@
 //	go test ./internal/sim -run 'TestSimulation$' -first 1000 -seeds 100000 -timeout 0
 //	go test ./internal/sim -run 'TestSimulationOfTheFamily$' -family-seeds 3000 -timeout 0
 //	go test ./internal/sim -run 'TestSimulation$' -side concurrency  # the peer, counted
+//	go test ./internal/sim -run 'TestSimulationOfEtcdsBugs$' -bug-seeds 100
 //
 // The world's story says who contends. In one story these are mutexes alone. In the other,
 // the family, mutexes, writers, readers, permits, holds of several names and leaders ask
@@ -17,12 +18,12 @@
 // concurrency.Mutex. To add another sort of contender, write a contender (contender.go)
 // and its kind (kind.go). The kind is all that the judge knows of it.
 //
-// The files: net.go is the network; etcd.go the members, leaders and leases, on the store
-// of package fake; server.go and watch.go their gRPC; schedule.go the faults; world.go the
-// processes, worker.go what their goroutines do, meeting.go the instants at which they end their
-// waits and holds together; contender.go the locks that they ask for; sessions.go the
-// Sessions; kind.go, judge.go, recalls.go, infos.go, outlast.go and followers.go the
-// invariants; side.go the two libraries, by package side.
+// The files: net.go is the network; etcd.go the members, leaders and leases, on the store of
+// package fake; server.go and watch.go their gRPC; bugs.go bugs that etcd had; schedule.go the
+// faults; world.go the processes, worker.go what their goroutines do, meeting.go the instants
+// at which they end their waits and holds together; contender.go the locks that they ask for;
+// sessions.go the Sessions; kind.go, judge.go, recalls.go, infos.go, outlast.go and
+// followers.go the invariants; side.go the two libraries, by package side.
 //
 // Serve has one such etcd in real time, at an address: lock_test.go, the examples and the
 // tests of cmd/etcdlock run on it.

@@ -59,6 +59,12 @@ type Cluster struct {
 	wentBack func(another bool)
 	renewed  func(lease int64)
 	stopped  bool
+
+	bug    bug                     // from which etcd suffers; see bugs.go
+	struck int                     // how often that has shown
+	paused time.Time               // when a member was last seen to be paused
+	gone   map[int64]gone          // leases that have ended
+	left   map[int64]time.Duration // of TTLs, by the leader before
 }
 
 // Combined is how many transactions have come as parts of one.
@@ -123,6 +129,7 @@ func NewCluster(seed uint64, n *Net, members int) *Cluster {
 		step:     expiryStep,
 		rates:    make(map[string]float64),
 		grants:   make(map[int64]string),
+		gone:     make(map[int64]gone),
 		audit:    func(Change) {},
 		wentBack: func(bool) {},
 		renewed:  func(int64) {},
@@ -465,12 +472,15 @@ func (c *Cluster) elect() {
 // leadLocked makes m the leader. It has every entry, and restarts all TTLs.
 func (c *Cluster) leadLocked(m *member) {
 	c.term++
+	if c.leader != nil {
+		c.leader.checkpointLocked()
+	}
 	c.leader = m
 	m.demoteLocked() // if it led before, and was re-elected
 	m.lead, m.term = m, c.term
 	m.applyLocked()
 	for _, id := range c.store.Now().Leases() {
-		m.expiry[id] = time.Now().Add(electionTimeout + c.ttlLocked(id))
+		m.expiry[id] = time.Now().Add(c.anewLocked(id))
 	}
 	if c.step > 0 {
 		m.checking = time.AfterFunc(time.Duration(1+m.rand.Int64N(int64(c.step))), m.check)
@@ -509,6 +519,9 @@ func (m *member) followLocked(lead *member) {
 // demoteLocked ends what m does as a leader. What it has not carried out is lost.
 func (m *member) demoteLocked() {
 	m.inbox = nil
+	if m.c.leader == m && len(m.expiry) > 0 {
+		m.checkpointLocked()
+	}
 	clear(m.expiry)
 	if m.checking != nil {
 		m.checking.Stop()
@@ -678,6 +691,9 @@ func (c *Cluster) linearizable(ctx context.Context, m *member) error {
 			if changed = c.term != term && !m.frozen; changed {
 				return true
 			}
+			if m.readsStaleLocked() {
+				return true
+			}
 			if m.frozen || m.down || m.lead != c.leader || !m.followsLocked() {
 				return false
 			}
@@ -720,6 +736,9 @@ func (c *Cluster) grantLocked(
 // revokeLocked ends a lease, and reports whether there was one.
 func (c *Cluster) revokeLocked(by string, id int64) bool {
 	before := c.store.Rev()
+	if ttl, _, known := c.store.Now().Lease(id); known {
+		c.gone[id] = gone{time.Now(), ttl}
+	}
 	known := c.store.Revoke(id)
 	delete(c.leader.expiry, id)
 	if known {
@@ -754,10 +773,14 @@ func (c *Cluster) renew(ctx context.Context, m *member, id int64) (ttl int64, er
 		}
 		granted, _, known := at.viewLocked().Lease(id)
 		if !known {
-			ttl = 0
+			ttl = c.confirmsLocked(id)
 			return true
 		}
 		if !time.Now().Before(at.expiry[id]) {
+			if c.strikesLocked(goneRenewals, true) {
+				ttl = granted
+				return true
+			}
 			return false // it is being revoked
 		}
 		at.expiry[id] = time.Now().Add(c.ttlLocked(id))

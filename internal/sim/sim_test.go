@@ -93,6 +93,7 @@ type score struct {
 	Seen         int            // changes that followers have seen
 	Outlasted    int            // holds whose key stayed for the rest of their least time
 	Combined     int            // transactions that came as parts of one
+	Struck       int            // times that a bug of etcd has shown
 	Excused      int            // holds that began beside one that a set-back had ended, unseen
 }
 
@@ -125,6 +126,7 @@ func (sum *score) add(s *score) {
 	sum.Longest, sum.Seen = sum.Longest+s.Longest, sum.Seen+s.Seen
 	sum.Excused += s.Excused
 	sum.Combined += s.Combined
+	sum.Struck += s.Struck
 }
 
 // String sums everything up in one line.
@@ -236,10 +238,13 @@ func runShare(t *testing.T, side Side, who story) {
 func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken bool) {
 	var w *world
 	err := inBubble(t, seed, func(*testing.T) {
-		if who == family {
+		switch who {
+		case family:
 			w = newFamily(seed)
-		} else {
+		case mutexes:
 			w = newWorld(seed, side)
+		default:
+			w = newSuffering(seed, side, bug(who))
 		}
 		w.times = *goroutines
 		w.each *= w.times
@@ -260,6 +265,7 @@ func runSeed(t *testing.T, side Side, who story, seed uint64, sum tally) (broken
 	s.Longest, s.Seen = s.Longest+w.judge.longest, s.Seen+w.judge.seen
 	s.Excused += w.judge.excused
 	s.Combined += w.cluster.Combined()
+	s.Struck += w.cluster.Struck()
 	for mode, n := range w.judge.modes {
 		s.Modes[mode] += n
 	}
@@ -424,6 +430,7 @@ func figures(s *score) string {
 		{"beside others", s.Beside}, {"of several names", s.Several}, {"of leaders", s.Terms},
 		{"ended by a recall", s.Recalls}, {"unlocked because of one", s.Heeded},
 		{"infos set", s.Told}, {"combined transactions", s.Combined},
+		{"the bug has shown", s.Struck},
 		{"outlasted by their keys", s.Outlasted},
 		{"beside one that a set-back had ended, unseen", s.Excused},
 	} {

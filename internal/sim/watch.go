@@ -150,7 +150,7 @@ func (w *watchStream) createLocked(in *pb.WatchCreateRequest) {
 	w.watches = append(w.watches, made)
 	w.addLocked(&pb.WatchResponse{WatchId: made.id, Created: true})
 	switch {
-	case made.next == 0:
+	case made.next == 0, made.next > now+1 && w.m.c.strikesLocked(oldEvents, true):
 		made.next = now + 1
 	case made.next <= now:
 		made.behind = true
@@ -176,7 +176,9 @@ func (w *watchStream) catchUp(behind *watch) {
 	behind.behind = false
 	from := behind.next
 	behind.next = view.Rev() + 1
-	w.deliverLocked(behind, c.store.Events(from, view.Rev()))
+	if !w.m.losesLocked(true) {
+		w.deliverLocked(behind, c.store.Events(from, view.Rev()))
+	}
 }
 
 // notifyLocked delivers the events of what m has just carried out.
@@ -193,7 +195,9 @@ func (m *member) notifyLocked(events []*mvccpb.Event) {
 					j++
 				}
 				if rev >= watch.next {
-					w.deliverLocked(watch, events[i:j])
+					if !m.losesLocked(false) {
+						w.deliverLocked(watch, events[i:j])
+					}
 					watch.next = rev + 1
 				}
 				i = j
@@ -212,8 +216,13 @@ func (w *watchStream) deliverLocked(to *watch, events []*mvccpb.Event) {
 		reply.Events = append(reply.Events, event)
 	}
 	if len(reply.Events) > 0 {
-		w.addLocked(reply)
+		w.sendLocked(to, reply.Events)
+		w.againLocked(to, reply.Events)
 	}
+}
+
+func (w *watchStream) sendLocked(to *watch, events []*mvccpb.Event) {
+	w.addLocked(&pb.WatchResponse{WatchId: to.id, Events: events})
 }
 
 // cancelLeaderlessLocked ends the streams that require a leader.

@@ -30,6 +30,7 @@ const (
 type world struct {
 	seed     uint64
 	side     Side
+	bug      bug // from which etcd suffers
 	scenario scenario
 	story    story
 	names    []string // of two locks that must not block each other
@@ -281,6 +282,10 @@ func (w *world) report() string {
 	command := "go test ./internal/sim -run 'TestSimulation$' -seeds 1"
 	if w.story == family {
 		command = "go test ./internal/sim -run 'TestSimulationOfTheFamily$' -family-seeds 1"
+	}
+	if w.bug != noBug {
+		command = fmt.Sprintf("go test ./internal/sim -run 'TestSimulationOfEtcdsBugs/%s$' -bug-seeds 1",
+			strings.ReplaceAll(string(w.bug), " ", "_"))
 	}
 	fmt.Fprintf(&b, "repeat: %s -first %d -count 20 -log\n", command, w.seed)
 	return b.String()

@@ -93,6 +93,20 @@ func (t *Trust) At(now time.Time) State {
 // may have carried out. It counts from its own sending once a linearizable answer to a later
 // request shows that there was no newer leader. (TestTheWordOfADeposedLeaderIsNotTrusted.)
 
+// What etcd's own bugs mean for a trust (internal/sim/bugs.go, row S44 of the faults):
+//
+//   - Events that are lost, come twice or from the past: no trust comes from an event.
+//   - A renewal that is confirmed though the lease has ended. It ended a TTL after the last
+//     renewal that counted, so the trust was over a margin before, and is not revived. If an
+//     operator has revoked the lease, the watch of the key tells, and not the trust.
+//   - A new leader that begins TTLs anew makes a lease longer. One that goes on from a
+//     checkpoint may end it before a TTL after what the leader before it has confirmed, alone,
+//     when it was deposed. etcd makes a checkpoint each five minutes, so only longer TTLs have
+//     them. For these that remains.
+//   - A stale linearizable read may prove what is not so. The trust is too long then only if a
+//     leader was deposed at the time, and has confirmed a renewal when its successor had an
+//     older one.
+
 const (
 	// prompt is the time within which an answer counts as it stands. Its header was then
 	// written when the request came, since a request that waits for an election, or for
