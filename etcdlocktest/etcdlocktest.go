@@ -63,6 +63,7 @@ type Etcd struct {
 	mu        sync.Mutex // not held across anything
 	processes map[*clientv3.Client]string
 	cluster   uint64
+	order     *order // nil unless LockOrder was called
 	closed    bool
 }
 

@@ -10,7 +10,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// end closes all clients, and returns an error for each Session that was left open.
+// end closes all clients, and returns an error for each Session that was left open, and for what
+// LockOrder has found.
 //
 // A Session is open if its lease lives and nobody has asked to revoke the lease. Closing a Session
 // asks for that even if etcd does not hear it, so such a Session does not count as left open
@@ -23,7 +24,7 @@ func (e *Etcd) end() (left []error) {
 	}
 	e.closed = true
 	died := make(map[string]bool)
-	clients := slices.Collect(maps.Keys(e.processes))
+	clients, order := slices.Collect(maps.Keys(e.processes)), e.order
 	for client, process := range e.processes {
 		died[process] = client.Ctx().Err() != nil
 	}
@@ -45,6 +46,9 @@ func (e *Etcd) end() (left []error) {
 	}
 	for _, client := range clients {
 		_ = client.Close() // it says that it is closed
+	}
+	if order != nil {
+		left = append(left, order.circles()...)
 	}
 	if e.bubble {
 		time.Sleep(patience * longest)

@@ -272,6 +272,17 @@ func (s *Server) Keys(prefix string) []string {
 	return keys
 }
 
+// Stands reports whether at a revision there is a key below name/ that was created at another.
+func (s *Server) Stands(name string, created, rev int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	prefix := name + "/"
+	kvs := s.store.within([]byte(prefix), []byte(clientv3.GetPrefixRangeEnd(prefix)), rev)
+	return slices.ContainsFunc(kvs, func(kv *mvccpb.KeyValue) bool {
+		return kv.CreateRevision == created
+	})
+}
+
 // Leases returns the leases that live, oldest first.
 func (s *Server) Leases() []clientv3.LeaseID {
 	s.mu.Lock()
