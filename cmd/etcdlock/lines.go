@@ -83,6 +83,7 @@ func placesBelow(ctx context.Context, kv clientv3.KV, prefix string) (places []p
 				Name: name, Key: e.Key, Owner: v.Owner, Host: v.Host, PID: v.PID,
 				Token: e.Rev, Lease: clientv3.LeaseID(e.Lease), Since: v.Since,
 				Mode: etcdlock.Mode(e.Kind().String()), Holds: i < holding, Info: v.Info,
+				Until: v.Until,
 			}, i})
 		}
 	}

@@ -56,10 +56,10 @@ and after 10s what it waits for.`,
 			r.now = r.now || r.wait == 0 && c.Flags().Changed("timeout")
 			return r.run(a, args[0], args[1:])
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (none []string,
-			_ cobra.ShellCompDirective) {
+		ValidArgsFunction: func(c *cobra.Command, args []string, word string) ([]string,
+			cobra.ShellCompDirective) {
 			if len(args) == 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
+				return a.lockNames(c, args, word)
 			}
 			return nil, cobra.ShellCompDirectiveDefault // the command and its arguments
 		},

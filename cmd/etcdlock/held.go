@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// atOnce is how many requests about leases or holders are under way at a time.
+const atOnce = 8
+
+// each calls f for 0 to n-1, some at a time.
+func each(n int, f func(i int)) {
+	var asking sync.WaitGroup
+	for first := range min(atOnce, n) {
+		asking.Go(func() {
+			for i := first; i < n; i += atOnce {
+				f(i)
+			}
+		})
+	}
+	asking.Wait()
+}
+
+// A left is how much of a lease is left, in seconds. Without an error it has run out if that is
+// negative.
+type left struct {
+	ttl, granted int64
+	err          error
+}
+
+// late reports whether renewals are overdue. This library and concurrency.Session renew each third
+// of the TTL, so two thirds or more are left. etcd rounds down.
+func (l left) late() bool { return l.err == nil && l.ttl >= 0 && 2*(l.ttl+1) <= l.granted }
+
+// leftOf asks what is left of each lease of the places. A lease may have many places.
+func leftOf(
+	ctx context.Context, client *clientv3.Client, places []place,
+) map[clientv3.LeaseID]left {
+	var leases []clientv3.LeaseID
+	for _, p := range places {
+		leases = append(leases, p.Lease)
+	}
+	slices.Sort(leases)
+	leases = slices.Compact(leases)
+	lefts := make([]left, len(leases))
+	each(len(leases), func(i int) {
+		resp, err := client.TimeToLive(ctx, leases[i])
+		if lefts[i].err = err; err == nil {
+			lefts[i].ttl, lefts[i].granted = resp.TTL, resp.GrantedTTL
+		}
+	})
+	all := make(map[clientv3.LeaseID]left)
+	for i, lease := range leases {
+		all[lease] = lefts[i]
+	}
+	return all
+}
+
+// A hold is what tells a place from all others.
+type hold struct {
+	key   string
+	token int64
+}
+
+// holds says since when places hold. The zero time is for one that has waited: etcd does not say
+// when its turn came. It remembers what it has seen, and so a second look knows more.
+type holds struct {
+	since map[hold]time.Time
+	wait  map[hold]bool // as of the last look; nil before the first
+}
+
+// look notes who holds at a time. Of a place that was not there before it asks etcd whether it held
+// from the start.
+func (h *holds) look(ctx context.Context, kv clientv3.KV, places []place, now time.Time) {
+	since, wait := make(map[hold]time.Time), make(map[hold]bool)
+	var unknown []place
+	for _, p := range places {
+		id := hold{p.Key, p.Token}
+		known, is := h.since[id]
+		switch {
+		case !p.Holds:
+			wait[id] = true
+		case is:
+			since[id] = known
+		case h.wait[id]:
+			since[id] = now
+		default:
+			since[id] = time.Time{}
+			unknown = append(unknown, p)
+		}
+	}
+	began := make([]bool, len(unknown))
+	each(len(unknown), func(i int) { began[i] = beganAtOnce(ctx, kv, unknown[i]) })
+	for i, p := range unknown {
+		if began[i] {
+			since[hold{p.Key, p.Token}] = p.Since
+		} else if h.wait != nil {
+			since[hold{p.Key, p.Token}] = now // it came and waited between two looks
+		}
+	}
+	h.since, h.wait = since, wait
+}
+
+// beganAtOnce reports whether a place held from its beginning, as the line at its revision shows. It
+// reports false if that has been compacted.
+func beganAtOnce(ctx context.Context, kv clientv3.KV, p place) bool {
+	resp, err := kv.Get(ctx, line.Prefix(p.Name), clientv3.WithRange(line.End(p.Name)),
+		clientv3.WithRev(p.Token), clientv3.WithLimit(page))
+	if err != nil || resp.More {
+		return false
+	}
+	return slices.ContainsFunc(line.Of(p.Name, resp.Kvs).Holding(), func(e line.Entry) bool {
+		return e.Key == p.Key
+	})
+}
