@@ -8,7 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
 )
 
 // atOnce is how many requests about leases or holders are under way at a time.
@@ -34,9 +34,10 @@ type left struct {
 	err          error
 }
 
-// late reports whether renewals are overdue. This library and concurrency.Session renew each third
-// of the TTL, so two thirds or more are left. etcd rounds down.
-func (l left) late() bool { return l.err == nil && l.ttl >= 0 && 2*(l.ttl+1) <= l.granted }
+// late reports whether renewals are overdue.
+func (l left) late() bool {
+	return l.err == nil && board.Lease{Left: l.ttl, Granted: l.granted}.Late()
+}
 
 // leftOf asks what is left of each lease of the places. A lease may have many places.
 func leftOf(
@@ -96,7 +97,10 @@ func (h *holds) look(ctx context.Context, kv clientv3.KV, places []place, now ti
 		}
 	}
 	began := make([]bool, len(unknown))
-	each(len(unknown), func(i int) { began[i] = beganAtOnce(ctx, kv, unknown[i]) })
+	each(len(unknown), func(i int) {
+		p := unknown[i]
+		began[i] = board.BeganAtOnce(ctx, kv, p.Name, p.Key, p.Token)
+	})
 	for i, p := range unknown {
 		if began[i] {
 			since[hold{p.Key, p.Token}] = p.Since
@@ -105,17 +109,4 @@ func (h *holds) look(ctx context.Context, kv clientv3.KV, places []place, now ti
 		}
 	}
 	h.since, h.wait = since, wait
-}
-
-// beganAtOnce reports whether a place held from its beginning, as the line at its revision shows. It
-// reports false if that has been compacted.
-func beganAtOnce(ctx context.Context, kv clientv3.KV, p place) bool {
-	resp, err := kv.Get(ctx, line.Prefix(p.Name), clientv3.WithRange(line.End(p.Name)),
-		clientv3.WithRev(p.Token), clientv3.WithLimit(page))
-	if err != nil || resp.More {
-		return false
-	}
-	return slices.ContainsFunc(line.Of(p.Name, resp.Kvs).Holding(), func(e line.Entry) bool {
-		return e.Key == p.Key
-	})
 }
