@@ -95,6 +95,9 @@ func (p *pty) on(t *testing.T) setting {
 	}
 }
 
+// detached makes a program lead a session without a terminal.
+func detached(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
+
 func (p *pty) types(t *testing.T, keys string) {
 	t.Helper()
 	_, err := p.master.WriteString(keys)

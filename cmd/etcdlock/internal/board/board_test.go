@@ -107,15 +107,15 @@ func TestReadersAndPermitsHoldTogether(t *testing.T) {
 	require.Equal(t, "read", b.Picture(at(1), 0).Rows(nil)[1].Kind)
 }
 
-// A recall shows with the time at which the board saw it, and a place that is kept with what is left.
+// A recall shows with the time at which the board saw it, and a kept place with the time left.
 func TestRecallsAndKeptPlacesShow(t *testing.T) {
 	b := New()
 	k := key("job", "", 1)
 	b.Read(at(0), 1, nil)
 	b.Apply(at(1), 2, []*clientv3.Event{put(kv(k, 2, 1, owned("a", 1)))})
 	require.Nil(t, b.Picture(at(2), 0).Rows(nil)[0].Asked)
-	asked := kv(k, 2, 1, `{"owner":"a","host":"vm","pid":7,"recallable":true,"since":"2026-11-27T12:00:01Z",`+
-		`"recall":{"id":"1","by":"ops","reason":"update","grace_ms":30000}}`)
+	asked := kv(k, 2, 1, `{"owner":"a","host":"vm","pid":7,"recallable":true,`+
+		`"since":"2026-11-27T12:00:01Z","recall":{"id":"1","by":"ops","reason":"update","grace_ms":30000}}`)
 	asked.ModRevision, asked.Version = 3, 2
 	b.Apply(at(5), 3, []*clientv3.Event{put(asked)})
 	row := b.Picture(at(6), 0).Rows(nil)[0]

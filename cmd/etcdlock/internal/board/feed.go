@@ -30,8 +30,8 @@ const (
 	pauseMost  = 2 * time.Second
 )
 
-// A Feed tells a Board what is in etcd: by one reading and one watch of the prefix, both again after
-// a failure, and by questions about leases, at most 100 a second. It writes nothing.
+// A Feed tells a Board what is in etcd. It reads the prefix once and watches it, both again after a
+// failure, and asks about leases, at most 100 a second. It writes nothing.
 type Feed struct {
 	Board   *Board
 	Client  *clientv3.Client

@@ -120,7 +120,9 @@ func TestTheFeedHealsItself(t *testing.T) {
 	key := fmt.Sprintf("jobs/z/%x", int64(lease.ID))
 	_, err = client.Put(t.Context(), key, `{"owner":"later"}`, clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
-	shows(t, b, "what comes later", func(p *board.Picture) bool { return held(p)["jobs/z"] == "later" })
+	shows(t, b, "what comes later", func(p *board.Picture) bool {
+		return held(p)["jobs/z"] == "later"
+	})
 }
 
 // A board of 10,000 locks takes little memory, and once it has read them few bytes.

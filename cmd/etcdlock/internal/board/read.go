@@ -59,8 +59,8 @@ func bounds(prefix string) (from, end string) {
 	return prefix, clientv3.GetPrefixRangeEnd(prefix)
 }
 
-// BeganAtOnce reports whether a place of a lock held from its beginning, as the line at its revision
-// shows. It reports false if that has been compacted.
+// BeganAtOnce reports whether a place of a lock held from its beginning, as the line at its
+// revision shows. It reports false if that has been compacted.
 func BeganAtOnce(ctx context.Context, kv clientv3.KV, lock, key string, token int64) bool {
 	resp, err := kv.Get(ctx, line.Prefix(lock), clientv3.WithRange(line.End(lock)),
 		clientv3.WithRev(token), clientv3.WithLimit(Page))

@@ -54,8 +54,8 @@ func name(p *Place) string {
 }
 
 // Cycles is the circles among waits: Sessions that wait for each other. Such a circle may be a
-// deadlock. It need not be one: the goroutines of a Session wait for themselves. Of the circles that
-// have Sessions in common one is told.
+// deadlock. It need not be one: each goroutine of a Session waits for itself. Of circles that have
+// Sessions in common one is told.
 func Cycles(waits []Wait) (cycles [][]Wait) {
 	next := make(map[string][]Wait)
 	for _, w := range waits {
