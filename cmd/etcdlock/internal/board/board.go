@@ -48,7 +48,8 @@ type Place struct {
 	Recallable bool      `json:"recallable,omitempty"`
 	Recall     *Recall   `json:"recall,omitempty"`
 
-	mod int64 // revision of its value
+	mod   int64 // revision of its value
+	asked bool  // whether it began at once; the board's alone
 }
 
 // A Recall is what a holder was asked.
@@ -102,6 +103,9 @@ type Board struct {
 	version  uint64 // goes up with each change of a lock
 	turns    curve
 	gone     []gone // names that went, for readers that have older pictures
+
+	circles   [][]Wait
+	circlesOf uint64 // the version of which these are
 }
 
 type gone struct {
@@ -120,7 +124,6 @@ type lock struct {
 	changed uint64            // the board's version at the last change
 	turns   curve
 	freed   time.Time
-	asked   bool // since when its holder holds
 }
 
 // A lease is a Lease and how many places are on it.
@@ -212,7 +215,7 @@ func (b *Board) setLocked(now time.Time, name string, to line.Line, first bool) 
 		next.Holds = i < holding
 		switch {
 		case same:
-			next.Seen, next.Held = p.Seen, p.Held
+			next.Seen, next.Held, next.asked = p.Seen, p.Held, p.asked
 			if next.Recall != nil && p.Recall != nil {
 				next.Recall.Asked = p.Recall.Asked
 			}

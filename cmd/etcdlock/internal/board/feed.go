@@ -220,12 +220,13 @@ func (b *Board) unsure(looks []*Lock) (*Place, string) {
 	defer b.mu.Unlock()
 	for _, looked := range looks {
 		l := b.locks[looked.Name]
-		if l == nil || l.asked {
+		if l == nil {
 			continue
 		}
-		l.asked = true
-		for _, p := range l.places {
-			if p.Holds && p.Held.IsZero() && !p.Queued.IsZero() {
+		for _, e := range l.line.Holding() {
+			p := l.places[e.Key]
+			if p.Held.IsZero() && !p.Queued.IsZero() && !p.asked {
+				p.asked = true
 				return p, looked.Name
 			}
 		}

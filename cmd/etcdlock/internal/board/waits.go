@@ -2,6 +2,7 @@ package board
 
 import (
 	"slices"
+	"time"
 
 	"github.com/etcdlock/etcdlock/internal/line"
 )
@@ -105,4 +106,20 @@ func meet(a, b []Wait) bool {
 	return slices.ContainsFunc(a, func(w Wait) bool {
 		return slices.ContainsFunc(b, func(o Wait) bool { return o.Session == w.Session })
 	})
+}
+
+// Circles is the circles of all locks. They are made anew when a lock has changed.
+func (b *Board) Circles(now time.Time) [][]Wait {
+	b.mu.Lock()
+	version, known, circles := b.version, b.circlesOf, b.circles
+	b.mu.Unlock()
+	if version == known {
+		return circles
+	}
+	p := b.Picture(now, 0)
+	circles = Cycles(Waits(p.Locks))
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.circlesOf, b.circles = p.Version, circles
+	return circles
 }
