@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
@@ -203,4 +204,39 @@ func (c counted) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.bytes.Add(int64(n))
 	return n, err
+}
+
+// An event that is lost on its way is found by a recheck.
+func TestALostEventIsFound(t *testing.T) {
+	t.Parallel()
+	var lose atomic.Bool
+	b, _, client, _ := fed(t, "jobs/", grpc.WithChainStreamInterceptor(func(
+		ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+		streamer grpc.Streamer, opts ...grpc.CallOption,
+	) (grpc.ClientStream, error) {
+		stream, err := streamer(ctx, desc, conn, method, opts...)
+		return lossy{stream, &lose}, err
+	}))
+	mu := holds(t, client, "jobs/a", "first")
+	shows(t, b, "a hold", func(p *board.Picture) bool { return len(held(p)) == 1 })
+	lose.Store(true)
+	require.NoError(t, mu.Unlock(t.Context()))
+	shows(t, b, "no hold", func(p *board.Picture) bool { return len(held(p)) == 0 })
+	require.False(t, lose.Load(), "an event was lost")
+}
+
+// lossy loses an answer of a watch that has events.
+type lossy struct {
+	grpc.ClientStream
+	lose *atomic.Bool
+}
+
+func (l lossy) RecvMsg(m any) error {
+	err := l.ClientStream.RecvMsg(m)
+	if watch, is := m.(*pb.WatchResponse); is && err == nil && len(watch.Events) > 0 &&
+		l.lose.CompareAndSwap(true, false) {
+		watch.Reset()
+		return l.ClientStream.RecvMsg(m)
+	}
+	return err
 }
