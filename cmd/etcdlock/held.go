@@ -72,41 +72,35 @@ type hold struct {
 // holds says since when places hold. The zero time is for one that has waited: etcd does not say
 // when its turn came. It remembers what it has seen, and so a second look knows more.
 type holds struct {
-	since map[hold]time.Time
-	wait  map[hold]bool // as of the last look; nil before the first
+	since  map[hold]time.Time // of the places that held at the last look
+	looked bool
 }
 
-// look notes who holds at a time. Of a place that was not there before it asks etcd whether it held
+// look notes which places hold at a time. Of one that did not before it asks etcd whether it held
 // from the start.
 func (h *holds) look(ctx context.Context, kv clientv3.KV, places []place, now time.Time) {
-	since, wait := make(map[hold]time.Time), make(map[hold]bool)
-	var unknown []place
+	since := make(map[hold]time.Time)
+	var begun []place
 	for _, p := range places {
 		id := hold{p.Key, p.Token}
-		known, is := h.since[id]
-		switch {
-		case !p.Holds:
-			wait[id] = true
-		case is:
+		if known, is := h.since[id]; is {
 			since[id] = known
-		case h.wait[id]:
-			since[id] = now
-		default:
-			since[id] = time.Time{}
-			unknown = append(unknown, p)
+		} else if p.Holds {
+			begun = append(begun, p)
 		}
 	}
-	began := make([]bool, len(unknown))
-	each(len(unknown), func(i int) {
-		p := unknown[i]
-		began[i] = board.BeganAtOnce(ctx, kv, p.Name, p.Key, p.Token)
+	atOnce := make([]bool, len(begun))
+	each(len(begun), func(i int) {
+		atOnce[i] = board.BeganAtOnce(ctx, kv, begun[i].Name, begun[i].Key, begun[i].Token)
 	})
-	for i, p := range unknown {
-		if began[i] {
-			since[hold{p.Key, p.Token}] = p.Since
-		} else if h.wait != nil {
-			since[hold{p.Key, p.Token}] = now // it came and waited between two looks
+	for i, p := range begun {
+		at := time.Time{}
+		if atOnce[i] {
+			at = p.Since
+		} else if h.looked { // its turn came between the two looks
+			at = now
 		}
+		since[hold{p.Key, p.Token}] = at
 	}
-	h.since, h.wait = since, wait
+	h.since, h.looked = since, true
 }

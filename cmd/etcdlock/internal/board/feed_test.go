@@ -102,19 +102,20 @@ func TestTheFeedHealsItself(t *testing.T) {
 	})
 	server.Thaw(0)
 	shows(t, b, "that it is back", func(p *board.Picture) bool { return p.Trouble == "" })
+
+	// What is restored has as many keys as there were.
+	before := server.Snapshot(false)
 	require.NoError(t, first.Unlock(t.Context()))
 	shows(t, b, "no hold", func(p *board.Picture) bool { return len(held(p)) == 0 })
-
-	before := server.Snapshot(false)
-	for i := range 5 {
-		holds(t, client, fmt.Sprint("jobs/", i), "many")
-	}
 	server.Compact()
-	shows(t, b, "five", func(p *board.Picture) bool { return len(held(p)) == 5 })
+	holds(t, client, "jobs/b", "second")
+	shows(t, b, "the next", func(p *board.Picture) bool { return held(p)["jobs/b"] == "second" })
 	server.Kill(0)
 	server.SetBack(before, true, false)
 	server.Boot(0)
-	shows(t, b, "what was restored", func(p *board.Picture) bool { return len(held(p)) == 0 })
+	shows(t, b, "what was restored", func(p *board.Picture) bool {
+		return len(held(p)) == 1 && held(p)["jobs/a"] == "first"
+	})
 	// A Session waits for a TTL after that; other programs do not.
 	lease, err := client.Grant(t.Context(), 60)
 	require.NoError(t, err)
