@@ -25,6 +25,27 @@ func TestARunThatIsKilledTakesItsCommandAlong(t *testing.T) {
 	isGone(t, number(t, command, "pid"))
 }
 
+// Each renewal puts the watchdog off. If it is gone the run says so and goes on.
+func TestTheWatchdogLeavesARunAloneThatRenews(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	command := file(t, "command")
+	run := e.run(t, []string{"--ttl", "3s", "--kill-after", "0s"}, "job", command)
+	began := first(t, command, "beat")
+	eventually(t, func() bool { return last(t, command, "beat").Sub(began) > 4*time.Second },
+		"it does not outlive its first lease")
+	require.Empty(t, run.stderr.String())
+	for _, p := range children(processes(), run.Process.Pid) {
+		if text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid)); strings.Contains(
+			string(text), "\x00watchdog\x00") {
+			require.NoError(t, syscall.Kill(p.pid, syscall.SIGKILL))
+		}
+	}
+	eventually(t, func() bool { return run.stderr.String() != "" }, "it does not say so")
+	require.NoError(t, run.Process.Signal(syscall.SIGTERM))
+	run.exits(143).says("the watchdog has ended")
+}
+
 // A shell that replaces itself by a run has children that are not the command's. The run
 // neither waits for them nor ends them.
 func TestChildrenFromBeforeAreLeftAlone(t *testing.T) {

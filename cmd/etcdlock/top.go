@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gdamore/tcell/v3"
+	"github.com/gdamore/tcell/v3/color"
 	"github.com/spf13/cobra"
 
 	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/top"
@@ -118,9 +119,9 @@ var styles = map[top.Style]tcell.Style{
 	top.Bold:     tcell.StyleDefault.Bold(true),
 	top.Head:     tcell.StyleDefault.Reverse(true),
 	top.Selected: tcell.StyleDefault.Reverse(true).Bold(true),
-	top.Good:     tcell.StyleDefault.Foreground(tcell.ColorGreen),
-	top.Warn:     tcell.StyleDefault.Foreground(tcell.ColorYellow),
-	top.Bad:      tcell.StyleDefault.Foreground(tcell.ColorRed).Bold(true),
+	top.Good:     tcell.StyleDefault.Foreground(color.Green),
+	top.Warn:     tcell.StyleDefault.Foreground(color.Yellow),
+	top.Bad:      tcell.StyleDefault.Foreground(color.Red).Bold(true),
 	top.Faint:    tcell.StyleDefault.Dim(true),
 }
 
