@@ -275,6 +275,10 @@ func TestThePageOnAPhoneAndItsPicture(t *testing.T) {
 	b.call("POST", "/url", map[string]string{"url": address}, nil)
 	b.shows("#alerts p", "Possible deadlock: api-")
 	b.shows("#space .row", `(?m)^thumbnails .* permit 1/3`)
+	b.press("#waits")
+	b.shows("#edges li", `(?s)^Possible deadlock: api-.*\napi-1:1001 \(1a\) waits for api-2:1002 \(2b\) `+
+		"at stock/9")
+	b.press("#done")
 	if *update {
 		var png string
 		b.call("GET", "/screenshot", nil, &png)
