@@ -276,8 +276,8 @@ func TestThePageOnAPhoneAndItsPicture(t *testing.T) {
 	b.shows("#alerts p", "Possible deadlock: api-")
 	b.shows("#space .row", `(?m)^thumbnails .* permit 1/3`)
 	b.press("#waits")
-	b.shows("#edges li", `(?s)^Possible deadlock: api-.*\napi-1:1001 \(1a\) waits for api-2:1002 \(2b\) `+
-		"at stock/9")
+	b.shows("#edges li", `(?s)^Possible deadlock: api-.*\n`+
+		`api-1:1001 \(1a\) waits for api-2:1002 \(2b\) at stock/9`)
 	b.press("#done")
 	if *update {
 		var png string

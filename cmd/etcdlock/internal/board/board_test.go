@@ -2,6 +2,7 @@ package board
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -246,13 +247,13 @@ func TestOrdersAndFilters(t *testing.T) {
 	Sort(rows, ByName)
 	for filter, want := range map[string]string{"": "abc", "late": "b", "vm-1": "a", "api": "a",
 		"c": "c", "kept": "", "recalled": "", "waiting": "ab", "zz": ""} {
-		got := ""
+		var got strings.Builder
 		for _, r := range rows {
 			if r.Matches(filter) {
-				got += r.Name
+				got.WriteString(r.Name)
 			}
 		}
-		require.Equal(t, want, got, filter)
+		require.Equal(t, want, got.String(), filter)
 	}
 	require.Equal(t, ByName, ByWaiting.Next(-1))
 }

@@ -91,11 +91,11 @@ func view(width, height int, keys ...Key) *View {
 func text(lines []Line) string {
 	var out strings.Builder
 	for _, line := range lines {
-		row := ""
+		var row strings.Builder
 		for _, piece := range line {
-			row += piece.Text
+			row.WriteString(piece.Text)
 		}
-		out.WriteString(strings.TrimRight(row, " ") + "\n")
+		out.WriteString(strings.TrimRight(row.String(), " ") + "\n")
 	}
 	return out.String()
 }
