@@ -3,7 +3,9 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -21,7 +23,7 @@ func TestACommandEndsThoughItsRunIsStopped(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
 	command, daemon, next := file(t, "command"), file(t, "daemon"), file(t, "next")
-	quick := []string{"--ttl", "6s", "--kill-after", "1s"}
+	quick := []string{"--ttl", "9s", "--kill-after", "2s"}
 	run := e.run(t, quick, "job", command, "deaf", "daemon="+daemon)
 	first(t, command, "beat")
 	waits := e.run(t, quick, "job", next)
@@ -39,6 +41,38 @@ func TestACommandEndsThoughItsRunIsStopped(t *testing.T) {
 	run.exits(exitLost).says("not renewed in time")
 	require.NoError(t, waits.Process.Signal(syscall.SIGTERM))
 	waits.exits(143)
+}
+
+// Only a renewal puts the watchdog off. Once run itself has sent TERM nothing does.
+func TestOnlyARenewalPutsTheWatchdogOff(t *testing.T) {
+	read, write, err := os.Pipe()
+	require.NoError(t, err)
+	t.Cleanup(func() { read.Close(); write.Close() })
+	w := &watchdog{pipe: write}
+	decoder := json.NewDecoder(read)
+	heard := func() (d duty) { // what was told is in the pipe already
+		require.NoError(t, read.SetReadDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, decoder.Decode(&d))
+		return d
+	}
+	now, before := time.Now(), bootTime()
+	require.NoError(t, w.trusts(now.Add(time.Minute), time.Second))
+	first := heard()
+	require.WithinRange(t, now.Add(first.Kill-before), now.Add(59*time.Second), now.Add(61*time.Second))
+	require.Equal(t, first.Kill-time.Second+termLater, first.Term)
+	require.NoError(t, w.trusts(now.Add(2*time.Minute), time.Second))
+	second := heard()
+	require.Greater(t, second.Kill, first.Kill+50*time.Second)
+	require.NoError(t, w.trusts(now.Add(time.Minute), time.Second)) // nothing is told
+	require.NoError(t, w.guards([]int{7}, 8))
+	require.Equal(t, duty{[]int{7}, 8, second.Term, second.Kill}, heard())
+	require.NoError(t, w.terminated(now.Add(10*time.Second)))
+	lost := heard()
+	require.Zero(t, lost.Term)
+	require.Less(t, lost.Kill, first.Kill)
+	require.NoError(t, w.trusts(now.Add(time.Hour), time.Second))
+	require.NoError(t, w.guards(nil, 8))
+	require.Equal(t, lost.Kill, heard().Kill)
 }
 
 // Three runs on each of some locks, and the one that holds is stopped again and again. Their
@@ -60,7 +94,7 @@ func (e *etcd) stopsRuns(t *testing.T, name string, times int) {
 	runs, files := make(map[int]*program), make(map[int]string) // by pid
 	begin := func() {
 		file := filepath.Join(dir, fmt.Sprint(len(files)))
-		run := e.run(t, []string{"--ttl", "3s", "--kill-after", "0s"}, name, file, "deaf", "shared")
+		run := e.run(t, []string{"--ttl", "5s", "--kill-after", "0s"}, name, file, "deaf", "shared")
 		runs[run.Process.Pid], files[run.Process.Pid] = run, file
 	}
 	// works waits until the command of a run works that is not the one given.

@@ -2723,7 +2723,7 @@ var mutants = []mutant{
 		name:    "the watchdog hears of the first lease alone",
 		why:     "The command ends before another may hold. But it ends although its lease is renewed.",
 		change:  in("main.watchdog.trusts").drop("_ || it"),
-		killers: []killer{ofCommand("TestTheWatchdogLeavesARunAloneThatRenews")},
+		killers: []killer{ofCommand("TestOnlyARenewalPutsTheWatchdogOff")},
 	},
 	{
 		name:    "a stderr without a reader ends a run",
