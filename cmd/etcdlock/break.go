@@ -29,8 +29,9 @@ If you can reach the holder, stop it by other means. Break the lock only if you 
 
 Exit status: 0 deleted, or nobody there; 1 nothing deleted: the token is not in the line;
 64 usage; 125 no answer from etcd.`,
-		Args: oneName,
-		RunE: func(_ *cobra.Command, args []string) error { return b.run(a, args[0]) },
+		Args:              oneName,
+		RunE:              func(_ *cobra.Command, args []string) error { return b.run(a, args[0]) },
+		ValidArgsFunction: a.lockNames,
 	}
 	c.Flags().Int64Var(&b.token, "token", 0, "token of the place, as shown by who")
 	return c

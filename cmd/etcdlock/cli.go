@@ -110,8 +110,9 @@ on. The flag wins.`,
 	})
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	a.etcd.flags(root)
-	root.AddCommand(a.runCommand(), a.whoCommand(), a.recallCommand(), a.breakCommand(),
-		a.doctorCommand(), a.versionCommand(), manCommand())
+	root.AddCommand(a.runCommand(), a.whoCommand(), a.topCommand(), a.uiCommand(),
+		a.recallCommand(), a.breakCommand(), a.doctorCommand(), a.versionCommand(), manCommand(),
+		watchdogCommand())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	strict(root)

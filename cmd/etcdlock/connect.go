@@ -149,9 +149,24 @@ func (c *connection) bounded() (context.Context, context.CancelFunc) {
 
 // noAnswer is the error of a request to etcd, with the addresses that were asked.
 func (c *connection) noAnswer(err error) error {
-	within := ""
+	text := plainly(err)
 	if errors.Is(err, context.DeadlineExceeded) {
-		within = fmt.Sprintf("no answer within %v (etcdlock doctor may know why): ", c.commandTimeout)
+		text = fmt.Sprintf("etcd did not answer in %v (etcdlock doctor may know why)", c.commandTimeout)
 	}
-	return fmt.Errorf("%s: %s%s", c.endpoints, within, strings.TrimPrefix(err.Error(), "etcdlock: "))
+	return fmt.Errorf("%s: %s", c.endpoints, text)
+}
+
+// plainly is the text of err without what Go says of the end of a context, and without what gRPC
+// says before the system's own error. The caller says how long it waited.
+func plainly(err error) string {
+	text := strings.TrimPrefix(err.Error(), "etcdlock: ")
+	for cut := true; cut; {
+		text, cut = strings.CutSuffix(text, ": "+context.DeadlineExceeded.Error())
+	}
+	if before, rest, found := strings.Cut(text, "rpc error: "); found {
+		if _, why, dials := strings.Cut(rest, "Error while dialing: "); dials {
+			text = before + strings.TrimSuffix(why, `"`)
+		}
+	}
+	return text
 }

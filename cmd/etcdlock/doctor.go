@@ -128,7 +128,7 @@ func (d *doctor) endpoints(cfg clientv3.Config) (answering []string) {
 			d.bad(v.endpoint, "%s", v.why)
 			continue
 		case v.header == nil:
-			d.ok(v.endpoint, "answers in %v, and lets this user read nothing below %q", v.latency, d.prefix)
+			d.ok(v.endpoint, "answers in %v, and lets this user read nothing%s", v.latency, below(d.prefix))
 		default:
 			id := v.header.ClusterId
 			clusters[id] = append(clusters[id], v.endpoint)
@@ -259,17 +259,17 @@ func (d *doctor) alarms(ctx context.Context, client *clientv3.Client) {
 func (d *doctor) rights(ctx context.Context, client *clientv3.Client) {
 	_, err := client.Get(ctx, d.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
-		d.bad("rights", "reading below %q: %v", d.prefix, err)
+		d.bad("rights", "reading%s: %v", below(d.prefix), err)
 	}
 	_, writes := client.Txn(ctx).
 		If(clientv3.Compare(clientv3.CreateRevision(d.sample()), "=", -1)).
 		Then(clientv3.OpPut(d.sample(), "")).
 		Commit()
 	if writes != nil {
-		d.bad("rights", "writing below %q: %v", d.prefix, writes)
+		d.bad("rights", "writing%s: %v", below(d.prefix), writes)
 	}
 	if err == nil && writes == nil {
-		d.ok("rights", "this user may read and write below %q", d.prefix)
+		d.ok("rights", "this user may read and write%s", below(d.prefix))
 	}
 }
 
@@ -314,9 +314,32 @@ func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
 	d.several("limits", limits)
 	d.several("recipes", recipes(kvs, lines))
 	if len(nested)+len(bare) == 0 {
-		d.ok("keys", "%d below %q, with %d locks that are held; none nest, none is without a lease",
-			len(kvs), d.prefix, len(lines))
+		d.ok("keys", "%d%s, with %s that %s held; none nest, none is without a lease",
+			len(kvs), below(d.prefix), count(len(lines), "lock"), isOrAre(len(lines)))
 	}
+}
+
+// below names the prefix, unless that is empty.
+func below(prefix string) string {
+	if prefix == "" {
+		return ""
+	}
+	return fmt.Sprintf(" below %q", prefix)
+}
+
+// count is "1 lock", and "2 locks".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+func isOrAre(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
 }
 
 func (d *doctor) several(subject string, findings []string) {

@@ -16,7 +16,7 @@ import (
 // commands are the program's own commands.
 func commands() []*cobra.Command {
 	return slices.DeleteFunc(new(app).command().Commands(), func(c *cobra.Command) bool {
-		return slices.Contains([]string{"help", "completion", "version", "man"}, c.Name())
+		return slices.Contains([]string{"help", "completion", "version"}, c.Name()) || c.Hidden
 	})
 }
 

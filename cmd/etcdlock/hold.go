@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -49,6 +50,8 @@ type holding struct {
 	app     *app
 	signals <-chan os.Signal
 	mu      lock
+	guard   atomic.Pointer[watchdog]
+	alone   sync.Once                 // reports once that the watchdog has ended
 	trusted atomic.Pointer[time.Time] // until when, as of the last renewal
 	granted atomic.Int64              // TTL of the last lease
 	holds   chan struct{}             // gets one when the hold began, after granted is set
@@ -217,7 +220,8 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 		Unavailable: func(_ context.Context, e etcdlock.UnavailableEvent) {
 			h.why.set(e.Err.Error())
 			if h.bound() == 0 { // otherwise the error comes soon enough
-				h.silent.Do(func() { h.app.say("lock %q: waits for etcd: %v", name, e.Err) })
+				// Not in the hook: a reader that is stuck would keep the news of renewals back.
+				h.silent.Do(func() { go h.app.say("lock %q: waits for etcd: %v", name, e.Err) })
 			}
 		},
 		LeaseGranted: func(_ context.Context, e etcdlock.LeaseGrantedEvent) {
@@ -237,6 +241,12 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 		},
 	}
 	opts := []etcdlock.SessionOption{etcdlock.WithTTL(h.ttl), etcdlock.WithTrace(trace)}
+	if h.owner != "" {
+		opts = append(opts, etcdlock.WithOwner(h.owner))
+	}
+	if h.info != "" {
+		opts = append(opts, etcdlock.WithInfo(h.info))
+	}
 	if h.atLeast > 0 {
 		opts = append(opts, etcdlock.WithMinHold(h.atLeast))
 	}
@@ -256,10 +266,20 @@ func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string
 	return err
 }
 
-// renewed notes how long the hold can be trusted now.
+// renewed notes how long the hold can be trusted now, and tells the watchdog.
 func (h *holding) renewed() {
 	if until := h.mu.Status().Deadline; !until.IsZero() {
 		h.trusted.Store(&until)
+	}
+	if guard := h.guard.Load(); guard != nil {
+		h.told(guard.trusts(*h.trusted.Load(), h.killAfter))
+	}
+}
+
+// told reports once that the watchdog is gone: run goes on without.
+func (h *holding) told(err error) {
+	if err != nil && !errors.Is(err, os.ErrClosed) {
+		h.alone.Do(func() { go h.app.say("the watchdog has ended: it ends no command of a stopped run") })
 	}
 }
 
@@ -272,9 +292,22 @@ func (h *holding) refusal(ctx context.Context, err error) error {
 		return ends(exitSignal+int(s.Signal), err)
 	}
 	if errors.Is(err, etcdlock.ErrLocked) && !errors.Is(err, etcdlock.ErrUnavailable) {
-		return ends(h.conflict, err)
+		return ends(h.conflict, h.over(err))
 	}
-	return ends(exitFailed, err)
+	return ends(exitFailed, h.over(err))
+}
+
+// over is the error of a wait, with how long it was if it took as long as it may.
+func (h *holding) over(err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	text := plainly(err)
+	if silent := errNoAnswer.Error(); strings.Contains(text, silent) {
+		did := fmt.Sprintf("etcd did not answer in %v", h.bound())
+		return errors.New(strings.Replace(text, silent, did, 1))
+	}
+	return fmt.Errorf("%s; waited for %v", text, h.bound())
 }
 
 // leaveBound is how long run waits for etcd to confirm that nothing of run is left. Keys that are
@@ -313,12 +346,37 @@ func (h *holding) carryOut(cmd *exec.Cmd) error {
 		h.leave(nil)
 		return ends(exitLost, context.Cause(hold))
 	}
-	tree, err := start(cmd)
+	guard, tree, err := h.start(cmd)
 	if err != nil {
 		h.leave(nil)
-		return notStarted(err)
+		return err
 	}
-	return h.finish(hold, h.watch(tree, hold))
+	ended := h.watch(tree, hold)
+	guard.dismiss()
+	return h.finish(hold, ended)
+}
+
+// start starts the command, and before it the watchdog.
+func (h *holding) start(cmd *exec.Cmd) (*watchdog, *tree, error) {
+	guard, err := startWatchdog()
+	if err != nil {
+		return nil, nil, ends(exitFailed, fmt.Errorf("start a watchdog: %w", err))
+	}
+	h.guard.Store(guard)
+	h.renewed()
+	others, err := adopt()
+	if err != nil {
+		guard.dismiss()
+		return nil, nil, ends(exitFailed, err)
+	}
+	h.told(guard.guards(others, 0))
+	tree, err := start(cmd, others)
+	if err != nil {
+		guard.dismiss()
+		return nil, nil, notStarted(err)
+	}
+	h.told(guard.guards(others, tree.pid))
+	return guard, tree, nil
 }
 
 // watch waits until no process of the command is left.
@@ -357,6 +415,7 @@ func (h *holding) watch(tree *tree, hold context.Context) (ended syscall.WaitSta
 			expired := errors.Is(context.Cause(hold), etcdlock.ErrExpired)
 			killBy(h.killAt(time.Now(), *h.trusted.Load(), expired))
 			tree.terminate()
+			h.told(h.guard.Load().terminated(killAt))
 		case <-exited:
 			exited, ended = nil, tree.status
 			tree.terminal.giveBack()
@@ -405,7 +464,7 @@ func (h *holding) request() error {
 	select {
 	case recalled := <-h.recalls:
 		return recalled
-	case <-soon.C: // a hook waits for a stderr that nobody reads
+	case <-soon.C:
 		return &etcdlock.RecalledError{Name: h.mu.Name()}
 	}
 }

@@ -2,51 +2,25 @@ package main
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // page is how many keys one request reads.
-var page int64 = 1000
+var page int64 = board.Page
 
 // readKeys reads all keys that begin with prefix, as they are at one revision.
 func readKeys(ctx context.Context, kv clientv3.KV, prefix string) ([]*mvccpb.KeyValue, error) {
-	for {
-		kvs, err := readAt(ctx, kv, prefix)
-		if !errors.Is(err, rpctypes.ErrCompacted) { // if so, it was compacted meanwhile
-			return kvs, err
-		}
-	}
-}
-
-func readAt(
-	ctx context.Context, kv clientv3.KV, prefix string,
-) (kvs []*mvccpb.KeyValue, err error) {
-	from, end, rev := prefix, clientv3.GetPrefixRangeEnd(prefix), int64(0)
-	if prefix == "" {
-		from, end = "\x00", "\x00"
-	}
-	for {
-		resp, err := kv.Get(ctx, from,
-			clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(rev))
-		if err != nil {
-			return nil, err
-		}
-		kvs = append(kvs, resp.Kvs...)
-		if !resp.More || len(resp.Kvs) == 0 {
-			return kvs, nil
-		}
-		from, rev = string(resp.Kvs[len(resp.Kvs)-1].Key)+"\x00", resp.Header.Revision
-	}
+	read, err := board.ReadKeys(ctx, kv, prefix, page)
+	return read.Keys, err
 }
 
 // A place is a position in the line for a lock; 0 holds it.
@@ -83,6 +57,7 @@ func placesBelow(ctx context.Context, kv clientv3.KV, prefix string) (places []p
 				Name: name, Key: e.Key, Owner: v.Owner, Host: v.Host, PID: v.PID,
 				Token: e.Rev, Lease: clientv3.LeaseID(e.Lease), Since: v.Since,
 				Mode: etcdlock.Mode(e.Kind().String()), Holds: i < holding, Info: v.Info,
+				Until: v.Until,
 			}, i})
 		}
 	}

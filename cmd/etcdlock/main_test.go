@@ -91,12 +91,14 @@ const nobody = "127.0.0.1:1"
 //	daemon=FILE  it starts another worker, deaf and in a session of its own
 //	leave        it ends once that one lives
 //	signals=N    it exits with status 7 after N signals
+//	shared       its times are of the clock that all processes share, and that only goes forward
 func work(file string, flags []string) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		panic(err)
 	}
-	note := func(what string) { fmt.Fprintf(f, "%s %d\n", what, time.Now().UnixNano()) }
+	now := func() int64 { return time.Now().UnixNano() }
+	note := func(what string) { fmt.Fprintf(f, "%s %d\n", what, now()) }
 	signals := make(chan os.Signal, 16)
 	left := -1
 	leave := false
@@ -116,6 +118,8 @@ func work(file string, flags []string) {
 			}
 		case "leave":
 			leave = true
+		case "shared":
+			now = func() int64 { return int64(bootTime()) }
 		case "signals":
 			left, _ = strconv.Atoi(value)
 		}
@@ -229,11 +233,17 @@ func (e *etcd) holds(t *testing.T, name string, opts ...etcdlock.SessionOption) 
 func (e *etcd) line(t *testing.T, name string, n int) (line []etcdlock.Contender) {
 	t.Helper()
 	eventually(t, func() bool {
-		var err error
-		line, err = etcdlock.Contenders(context.Background(), e.client, name)
-		require.NoError(t, err)
+		line = e.contenders(t, name)
 		return len(line) == n
 	}, "%q: not %d in line", name, n)
+	return line
+}
+
+// contenders returns the line as it is.
+func (e *etcd) contenders(t *testing.T, name string) []etcdlock.Contender {
+	t.Helper()
+	line, err := etcdlock.Contenders(context.Background(), e.client, name)
+	require.NoError(t, err)
 	return line
 }
 
@@ -257,6 +267,12 @@ func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.buf.Write(p)
+}
+
+func (o *output) reset() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.buf.Reset()
 }
 
 func (o *output) String() string {

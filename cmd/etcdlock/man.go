@@ -1,11 +1,15 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 )
 
-// manCommand is for who packages the program, and so the help does not list it.
+// manCommand is for packagers, and so the help does not list it.
 func manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIRECTORY",
@@ -19,8 +23,27 @@ func manCommand() *cobra.Command {
 		}),
 		RunE: func(c *cobra.Command, args []string) error {
 			c.Root().DisableAutoGenTag = true // the same pages each day
-			return doc.GenManTree(c.Root(), &doc.GenManHeader{Source: "etcdlock", Manual: "etcdlock"},
-				args[0])
+			return manPages(c.Root(), args[0])
 		},
 	}
+}
+
+// manPages writes the pages of c and of all commands below into a directory.
+func manPages(c *cobra.Command, dir string) error {
+	for _, below := range c.Commands() {
+		if !below.IsAvailableCommand() {
+			continue
+		}
+		if err := manPages(below, dir); err != nil {
+			return err
+		}
+	}
+	var page strings.Builder
+	err := doc.GenMan(c, &doc.GenManHeader{Section: "1", Source: "etcdlock", Manual: "etcdlock"}, &page)
+	if err != nil {
+		return err
+	}
+	text := strings.ReplaceAll(page.String(), "[=false]", "") // as in --help[=false]
+	name := strings.ReplaceAll(c.CommandPath(), " ", "-") + ".1"
+	return os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)
 }

@@ -34,8 +34,9 @@ ended: two may work then for about a second.
 
 Exit status: 0 asked (with --wait: gone), or nobody there; 1 cannot be asked, or still there after
 --wait; 64 usage; 125 no answer from etcd.`,
-		Args: oneName,
-		RunE: func(_ *cobra.Command, args []string) error { return r.run(a, args[0]) },
+		Args:              oneName,
+		RunE:              func(_ *cobra.Command, args []string) error { return r.run(a, args[0]) },
+		ValidArgsFunction: a.lockNames,
 	}
 	c.Flags().Int64Var(&r.token, "token", 0, "token of the place, as shown by who")
 	c.Flags().DurationVar(&r.grace, "grace", 30*time.Second, "how long the holder may go on")

@@ -122,7 +122,7 @@ func TestTheStatusOfARecall(t *testing.T) {
 		"a bad token":     {[]string{"job", "--token", "-1"}, exitUsage, "not positive"},
 		"a long reason":   {[]string{"job", "--reason", strings.Repeat("x", 257)}, exitUsage, "at most 256 bytes"},
 		"a by of bytes":   {[]string{"job", "--by", "\xff"}, exitUsage, "UTF-8"},
-		"no etcd":         {[]string{"job", "--endpoints", nobody, "--command-timeout", "200ms"}, exitFailed, "no answer within"},
+		"no etcd":         {[]string{"job", "--endpoints", nobody, "--command-timeout", "200ms"}, exitFailed, "etcd did not answer in 200ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
@@ -31,6 +32,9 @@ and KILL after --kill-after, before run releases the lock: on Linux everything t
 started, elsewhere its process group. On Linux the command gets KILL if run itself is killed.
 There is no run on Windows.
 
+A second process of run, its watchdog, knows when the lease ends. If run itself is stopped (kill
+-STOP, a debugger) the watchdog sends TERM and KILL in its place, before another can hold.
+
 With --at-least run exits when the command has ended, and the lock stays taken for the rest of
 that time, on a lease that ends up to 3s later. If a signal or a recall has ended the command it
 is released at once.
@@ -52,10 +56,10 @@ and after 10s what it waits for.`,
 			r.now = r.now || r.wait == 0 && c.Flags().Changed("timeout")
 			return r.run(a, args[0], args[1:])
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (none []string,
-			_ cobra.ShellCompDirective) {
+		ValidArgsFunction: func(c *cobra.Command, args []string, word string) ([]string,
+			cobra.ShellCompDirective) {
 			if len(args) == 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
+				return a.lockNames(c, args, word)
 			}
 			return nil, cobra.ShellCompDirectiveDefault // the command and its arguments
 		},
@@ -82,6 +86,8 @@ and after 10s what it waits for.`,
 			}
 			return nil
 		})
+	f.StringVar(&r.owner, "owner", "", "the holder's name for others (default host and pid)")
+	f.StringVar(&r.info, "info", "", "what else to tell them: an address, a version")
 	f.IntVar(&r.conflict, "conflict-exit-code", exitTaken, "exit `status` instead of 75")
 	return c
 }
@@ -104,6 +110,7 @@ type running struct {
 	now                           bool
 	wait, ttl, killAfter, atLeast time.Duration
 	recall                        time.Duration // 0: it does not listen
+	owner, info                   string
 	conflict                      int
 	shared                        bool
 	limit                         int // 0 without -N
@@ -125,6 +132,10 @@ func (r *running) check() error {
 		return misused("--recall %v: negative", r.recall)
 	case r.shared && r.limit != 0:
 		return misused("-s and -N: only one of them")
+	case !fits(r.owner):
+		return misused("--owner: not UTF-8 of at most %d bytes", maxLabel)
+	case !fits(r.info):
+		return misused("--info: not UTF-8 of at most %d bytes", maxLabel)
 	case r.conflict < 0 || r.conflict > 255:
 		return misused("--conflict-exit-code %d: not from 0 to 255", r.conflict)
 	case r.ttl < r.leastTTL():
@@ -133,6 +144,11 @@ func (r *running) check() error {
 	}
 	return nil
 }
+
+// maxLabel is how long --owner and --info may be, in bytes.
+const maxLabel = 1024
+
+func fits(label string) bool { return len(label) <= maxLabel && utf8.ValidString(label) }
 
 // slack is the time from the last KILL to the end of the lease. It allows for the kernel to end
 // processes and for clocks that run at different rates.

@@ -25,6 +25,24 @@ func TestARunThatIsKilledTakesItsCommandAlong(t *testing.T) {
 	isGone(t, number(t, command, "pid"))
 }
 
+// A run whose watchdog is gone says so and goes on.
+func TestARunGoesOnWithoutItsWatchdog(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	command := file(t, "command")
+	run := e.run(t, []string{"--ttl", "9s", "--kill-after", "0s"}, "job", command)
+	first(t, command, "beat")
+	for _, p := range children(processes(), run.Process.Pid) {
+		if text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid)); strings.Contains(
+			string(text), "\x00watchdog\x00") {
+			require.NoError(t, syscall.Kill(p.pid, syscall.SIGKILL))
+		}
+	}
+	eventually(t, func() bool { return run.stderr.String() != "" }, "it does not say so")
+	require.NoError(t, run.Process.Signal(syscall.SIGTERM))
+	run.exits(143).says("the watchdog has ended")
+}
+
 // A shell that replaces itself by a run has children that are not the command's. The run
 // neither waits for them nor ends them.
 func TestChildrenFromBeforeAreLeftAlone(t *testing.T) {
@@ -94,6 +112,9 @@ func (p *pty) on(t *testing.T) setting {
 		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	}
 }
+
+// detached makes a program lead a session without a terminal.
+func detached(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
 func (p *pty) types(t *testing.T, keys string) {
 	t.Helper()

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"runtime"
+
+	"github.com/spf13/cobra"
 )
 
 // run returns an error: without process groups it could not end everything that a command starts.
@@ -16,3 +18,6 @@ func (r *running) run(*app, string, []string) error {
 
 // windowSize does not know the size.
 func windowSize(*os.File) (rows, columns int, terminal bool) { return 0, 0, false }
+
+// watchdogCommand is of no use without run.
+func watchdogCommand() *cobra.Command { return &cobra.Command{Use: "watchdog", Hidden: true} }

@@ -194,8 +194,10 @@ func TestExitStatuses(t *testing.T) {
 		"no such file":        {[]string{e.addr, "e", "--", filepath.Join(dir, "nothing")}, 127, "no such file"},
 		"not executable":      {[]string{e.addr, "e", "--", text}, 126, "permission denied"},
 		"of no format":        {[]string{e.addr, "e", "--", alien}, 126, "exec format error"},
-		"etcd away, -w":       {[]string{away, "-w", "300ms", "e", "--", "true"}, 125, "context deadline exceeded"},
-		"etcd away, log-in":   {[]string{away, "-w", "300ms", "--user", "a:b", "e", "--", "true"}, 125, "context deadline exceeded"},
+		"etcd away, -w":       {[]string{away, "-w", "300ms", "e", "--", "true"}, 125, "etcd did not answer in 300ms: dial tcp"},
+		"etcd away, log-in":   {[]string{away, "-w", "300ms", "--user", "a:b", "e", "--", "true"}, 125, "etcd did not answer in 300ms"},
+		"an owner too long":   {[]string{e.addr, "--owner", strings.Repeat("a", 1025), "a", "--", "true"}, 64, "--owner: not"},
+		"info too long":       {[]string{e.addr, "--info", strings.Repeat("a", 1025), "a", "--", "true"}, 64, "--info: not"},
 		"a name of nothing":   {[]string{e.addr, "", "--", "true"}, 64, `name "" is empty`},
 		"a name with a /":     {[]string{e.addr, "a/", "--", "true"}, 64, `ends with "/"`},
 		"no name":             {[]string{e.addr, "--", "true"}, 64, "needs the name"},
@@ -265,7 +267,8 @@ func TestAReleaseThatIsNotConfirmed(t *testing.T) {
 func TestTheCommandKnowsItsLock(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
-	run := starts(t, []string{"run", "--endpoints", e.addr, "orders/42", "--", "sh", "-c",
+	run := starts(t, []string{"run", "--endpoints", e.addr, "--owner", "batch 7", "--info", "v 1.2",
+		"orders/42", "--", "sh", "-c",
 		`echo "$ETCDLOCK_NAME $ETCDLOCK_KEY $ETCDLOCK_TOKEN $0 $1"; cat; kill -STOP $$`, "a b", "--"},
 		env("ETCDLOCK_NAME=outer", "ETCDLOCK_TOKEN=1"), typed("from stdin\n"))
 	eventually(t, func() bool { return strings.Contains(run.stdout.String(), "stdin\n") }, "no output")
@@ -273,6 +276,8 @@ func TestTheCommandKnowsItsLock(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("orders/42 %s %d a b --\nfrom stdin\n", c.Key, c.Token),
 		run.stdout.String())
 	require.Equal(t, run.Process.Pid, c.PID)
+	require.Equal(t, "batch 7", c.Owner)
+	require.Equal(t, "v 1.2", c.Info)
 	require.NoError(t, run.Process.Signal(syscall.SIGTERM)) // the signal waits for the stopped run
 	e.server.DeleteKey(c.Key)                               // and the loss wakes it
 	run.exits(exitLost)

@@ -10,16 +10,21 @@ import (
 // A tree is the processes of a command: the one that was started, which leads a process group,
 // and all its descendants, as far as the system can find them.
 type tree struct {
+	run      int // the process that started the command
 	pid      int
 	terminal *terminal
-	before   sync.Map           // of pids: children that this process had already
+	before   sync.Map           // of pids: children of run that are not the command's
 	exited   chan struct{}      // closed when the command has ended
 	status   syscall.WaitStatus // then, its own
 	gone     chan struct{}      // closed when no process is left
 }
 
-func newTree(pid int) *tree {
-	return &tree{pid: pid, exited: make(chan struct{}), gone: make(chan struct{})}
+func newTree(run, pid int, others []int) *tree {
+	t := &tree{run: run, pid: pid, exited: make(chan struct{}), gone: make(chan struct{})}
+	for _, pid := range others {
+		t.before.Store(pid, nil)
+	}
+	return t
 }
 
 // forward passes a signal on to the command's group, while the command runs.

@@ -18,22 +18,28 @@ func init() { runtime.LockOSThread() }
 // prSetChildSubreaper is PR_SET_CHILD_SUBREAPER of linux/prctl.h.
 const prSetChildSubreaper = 36
 
-// start starts a command. Whatever it leaves behind, by whatever detours, becomes a child of this
-// process; and it gets KILL when this process ends without having waited for it.
-func start(cmd *exec.Cmd) (*tree, error) {
+// adopt makes whatever a command leaves behind, by whatever detours, a child of this process. It
+// returns the children that are there already: a shell that has replaced itself by this program had
+// them.
+func adopt() (others []int, err error) {
 	_, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0)
 	if errno != 0 {
 		return nil, errno
 	}
-	before := children(processes(), os.Getpid())
+	for _, p := range children(processes(), os.Getpid()) {
+		others = append(others, p.pid)
+	}
+	return others, nil
+}
+
+// start starts a command, after adopt. The command gets KILL when this process ends without having
+// waited for it.
+func start(cmd *exec.Cmd, others []int) (*tree, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	t := newTree(cmd.Process.Pid)
-	for _, p := range before { // of a shell that has replaced itself by this program
-		t.before.Store(p.pid, nil)
-	}
+	t := newTree(os.Getpid(), cmd.Process.Pid, others)
 	t.terminal = lend(t.pid)
 	go t.reap() // ends when no child is left, or with this process
 	if t.terminal != nil {
@@ -137,7 +143,7 @@ func (t *tree) signal(s syscall.Signal) {
 // left returns the command's descendants.
 func (t *tree) left() (left []process) {
 	all := processes()
-	for _, p := range children(all, os.Getpid()) {
+	for _, p := range children(all, t.run) {
 		if _, other := t.before.Load(p.pid); !other {
 			left = append(left, p)
 		}

@@ -3,18 +3,22 @@
 package main
 
 import (
+	"os"
 	"os/exec"
 	"syscall"
 	"time"
 )
 
-// start starts a command. Only its process group can be found.
-func start(cmd *exec.Cmd) (*tree, error) {
+// adopt does nothing: only the process group of a command can be found.
+func adopt() (others []int, err error) { return nil, nil }
+
+// start starts a command.
+func start(cmd *exec.Cmd, _ []int) (*tree, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	t := newTree(cmd.Process.Pid)
+	t := newTree(os.Getpid(), cmd.Process.Pid, nil)
 	t.terminal = lend(t.pid)
 	go t.reap() // ends when the group is empty, or with this process
 	return t, nil
@@ -41,4 +45,8 @@ func (t *tree) reap() {
 	close(t.gone)
 }
 
-func (t *tree) signal(s syscall.Signal) { _ = syscall.Kill(-t.pid, s) }
+func (t *tree) signal(s syscall.Signal) {
+	if t.pid != 0 { // a watchdog has heard of it
+		_ = syscall.Kill(-t.pid, s)
+	}
+}

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -27,25 +25,31 @@ func (a *app) whoCommand() *cobra.Command {
 
 Without NAME it shows all locks, or those below --prefix. It writes nothing.
 
-The columns: the place in line, its token (see etcdlock help run), its owner, when its key was
-put by the owner's clock, its lease, and how much of the lease is left. A lease that never gets
-full again belongs to a dead process, and the place goes with it. Then its mode, and what its
+The columns: the place in line, its token (see etcdlock help run), its owner, and when its key was
+put by the owner's clock. HELD is for how long it holds. A holder that has waited before shows <25s:
+less than since it was put. With --watch who sees when its turn comes, and knows better. Then its
+lease, and how much of the lease is left. "late" means that renewals are overdue. A lease that never
+gets full again belongs to a dead process, and the place goes with it. Then its mode, and what its
 owner tells of itself. Several of mode read may hold at once, and several of mode permit up to
 their limit. A place that is kept is that of a hold which is over: the lock stays taken for so
 much longer (run --at-least), or until another process goes on with it. Contenders of other
 programs (etcdctl lock, for instance) are exclusive, and have no owner and no info.
 
 -o json writes one array. An element has name, place (0 is the first in line), token, key, lease
-(hex), owner, host, pid, since, which is null for contenders of other programs, mode, holds, info
-and until, which is null unless the place is kept.
+(hex), owner, host, pid, since (when its key was put), which is null for contenders of other
+programs, mode, holds, info, until, which is null unless the place is kept, held_since, which is
+null for one that waits or has waited, ttl, ttl_left (seconds, null if the lease has run out) and
+late. With --watch it writes such an array, in one line, each time when the locks differ from the
+line before in more than ttl_left.
 
 Exit status: 0, even if nobody holds or waits; 64 usage; 125 no answer from etcd.`,
-		Args: atMost(1),
-		RunE: func(_ *cobra.Command, args []string) error { return w.run(a, args...) },
+		Args:              atMost(1),
+		RunE:              func(_ *cobra.Command, args []string) error { return w.run(a, args...) },
+		ValidArgsFunction: a.lockNames,
 	}
 	c.Flags().StringVar(&w.prefix, "prefix", "", "prefix of the locks' names")
 	c.Flags().StringVarP(&w.format, "output", "o", "table", "table or json")
-	c.Flags().BoolVar(&w.watch, "watch", false, "repeat every second until ^C")
+	c.Flags().BoolVar(&w.watch, "watch", false, "look again every second until ^C")
 	_ = c.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
@@ -57,6 +61,7 @@ type who struct {
 	watch          bool
 	name           string
 	etcd           *connection
+	seen           holds
 }
 
 func (w *who) run(a *app, names ...string) error {
@@ -66,8 +71,6 @@ func (w *who) run(a *app, names ...string) error {
 		return misused("--prefix %q and the name %q: only one of them", w.prefix, w.name)
 	case w.format != "table" && w.format != "json":
 		return misused("-o %q: table or json", w.format)
-	case w.format == "json" && w.watch:
-		return misused("-o json and --watch: only one of them")
 	}
 	client, err := w.etcd.open()
 	if err != nil {
@@ -84,7 +87,11 @@ func (w *who) run(a *app, names ...string) error {
 		return ends(exitFailed, err)
 	}
 	if w.format == "json" {
-		return writeJSON(a.stdout, places)
+		text, _, err := w.json(ctx, client, places)
+		if err == nil {
+			_, err = io.WriteString(a.stdout, text)
+		}
+		return err
 	}
 	w.print(ctx, client, a.stdout, places)
 	return nil
@@ -106,20 +113,25 @@ func (w *who) read(ctx context.Context, client *clientv3.Client) (places []place
 func (w *who) print(ctx context.Context, client *clientv3.Client, to io.Writer, places []place) {
 	switch {
 	case len(places) > 0:
-		printTable(ctx, client, to, places)
+		printTable(ctx, client, to, places, &w.seen)
 	case w.name != "":
 		fmt.Fprintf(to, "nobody holds %q or waits for it\n", w.name)
-	default:
+	case w.prefix != "":
 		fmt.Fprintf(to, "nobody holds a lock whose name begins with %q\n", w.prefix)
+	default:
+		fmt.Fprintln(to, "nobody holds a lock")
 	}
 }
 
-func printTable(ctx context.Context, client *clientv3.Client, to io.Writer, places []place) {
-	left := ttlsLeft(ctx, client, places)
+func printTable(
+	ctx context.Context, client *clientv3.Client, to io.Writer, places []place, seen *holds,
+) {
+	left := leftOf(ctx, client, places)
 	now := time.Now()
+	seen.look(ctx, client, places, now)
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	defer table.Flush()
-	fmt.Fprintln(table, "NAME\tPLACE\tTOKEN\tOWNER\tQUEUED\tLEASE\tTTL LEFT\tMODE\tINFO")
+	fmt.Fprintln(table, "NAME\tPLACE\tTOKEN\tOWNER\tQUEUED\tHELD\tLEASE\tTTL LEFT\tMODE\tINFO")
 	for _, p := range places {
 		what, owner, queued := fmt.Sprintf("waits %d", p.Number),
 			cmp.Or(plain(p.Owner), "(another program)"), "-"
@@ -135,51 +147,35 @@ func printTable(ctx context.Context, client *clientv3.Client, to io.Writer, plac
 		if !p.Since.IsZero() {
 			queued = now.Sub(p.Since).Round(time.Second).String() + " ago"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%x\t%s\t%s\t%s\n", plain(p.Name), what,
-			p.Token, owner, queued, int64(p.Lease), left[p.Lease], p.Mode, cmp.Or(plain(p.Info), "-"))
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%x\t%s\t%s\t%s\n", plain(p.Name), what,
+			p.Token, owner, queued, heldText(p, seen.since[hold{p.Key, p.Token}], now), int64(p.Lease),
+			left[p.Lease].text(), p.Mode, cmp.Or(plain(p.Info), "-"))
 	}
 }
 
-// atOnce is how many leases are asked for at a time.
-const atOnce = 8
-
-// ttlsLeft returns what is left of each lease, or why that is not known. A lease may have many
-// places.
-func ttlsLeft(
-	ctx context.Context, client *clientv3.Client, places []place,
-) map[clientv3.LeaseID]string {
-	var leases []clientv3.LeaseID
-	for _, p := range places {
-		leases = append(leases, p.Lease)
-	}
-	slices.Sort(leases)
-	leases = slices.Compact(leases)
-	texts := make([]string, len(leases))
-	var asking sync.WaitGroup
-	for first := range min(atOnce, len(leases)) {
-		asking.Go(func() {
-			for i := first; i < len(leases); i += atOnce {
-				texts[i] = ttlLeft(ctx, client, leases[i])
-			}
-		})
-	}
-	asking.Wait()
-	left := make(map[clientv3.LeaseID]string)
-	for i, lease := range leases {
-		left[lease] = texts[i]
-	}
-	return left
-}
-
-func ttlLeft(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID) string {
-	resp, err := client.TimeToLive(ctx, lease)
+// text is for the table.
+func (l left) text() string {
 	switch {
-	case err != nil:
-		return "unknown: " + err.Error()
-	case resp.TTL < 0:
+	case l.err != nil:
+		return "unknown: " + plainly(l.err)
+	case l.ttl < 0:
 		return "gone"
+	case l.late():
+		return fmt.Sprintf("%ds of %ds, late", l.ttl, l.granted)
 	}
-	return fmt.Sprintf("%ds of %ds", resp.TTL, resp.GrantedTTL)
+	return fmt.Sprintf("%ds of %ds", l.ttl, l.granted)
+}
+
+// heldText is how long p has held. One that has waited before has held for less than since it was
+// put.
+func heldText(p place, since, now time.Time) string {
+	switch {
+	case !p.Holds || !p.Until.IsZero() || since.IsZero() && p.Since.IsZero():
+		return "-"
+	case since.IsZero():
+		return "<" + now.Sub(p.Since).Round(time.Second).String()
+	}
+	return now.Sub(since).Round(time.Second).String()
 }
 
 // plain is text, quoted if a terminal would interpret some of it.
@@ -205,45 +201,106 @@ type record struct {
 	Holds bool       `json:"holds"`
 	Info  string     `json:"info"`
 	Until *time.Time `json:"until"`
+
+	HeldSince *time.Time `json:"held_since"`
+	TTL       *int64     `json:"ttl"`
+	TTLLeft   *int64     `json:"ttl_left"`
+	Late      bool       `json:"late"`
 }
 
-func writeJSON(to io.Writer, places []place) error {
+// json is the places as one line. state is the same without what changes each second: what is left
+// of the leases.
+func (w *who) json(
+	ctx context.Context, client *clientv3.Client, places []place,
+) (text, state string, err error) {
+	lefts := leftOf(ctx, client, places)
+	w.seen.look(ctx, client, places, time.Now())
 	records := make([]record, len(places))
 	for i, p := range places {
+		since := w.seen.since[hold{p.Key, p.Token}]
 		records[i] = record{
 			Name: p.Name, Place: p.Number, Token: p.Token, Key: p.Key,
 			Lease: strconv.FormatInt(int64(p.Lease), 16), Owner: p.Owner, Host: p.Host, PID: p.PID,
-			Mode: string(p.Mode), Holds: p.Holds, Info: p.Info,
+			Since: unlessZero(p.Since), Mode: string(p.Mode), Holds: p.Holds, Info: p.Info,
+			Until: unlessZero(p.Until), HeldSince: unlessZero(since), Late: lefts[p.Lease].late(),
 		}
-		if !p.Since.IsZero() {
-			records[i].Since = &p.Since
-		}
-		if !p.Until.IsZero() {
-			records[i].Until = &p.Until
+		if left := lefts[p.Lease]; left.err == nil && left.ttl >= 0 {
+			records[i].TTL, records[i].TTLLeft = &left.granted, &left.ttl
 		}
 	}
-	encoder := json.NewEncoder(to)
-	encoder.SetEscapeHTML(false)
-	return encoder.Encode(records)
+	if text, err = oneLine(records); err != nil {
+		return "", "", err
+	}
+	for i := range records {
+		records[i].TTLLeft = nil
+	}
+	state, err = oneLine(records)
+	return text, state, err
 }
 
-// follow repeats the table until the program is ended. It asks a slow etcd less often.
+func unlessZero(at time.Time) *time.Time {
+	if at.IsZero() {
+		return nil
+	}
+	return &at
+}
+
+func oneLine(records []record) (string, error) {
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(records)
+	return text.String(), err
+}
+
+// follow shows the locks until the program is ended. It asks a slow etcd less often.
 func (w *who) follow(a *app, client *clientv3.Client) error {
-	screen := &screen{to: a.stdout}
+	show := w.tables(a, client)
+	if w.format == "json" {
+		show = w.states(a, client)
+	}
 	for {
 		started := time.Now()
-		var table strings.Builder
 		ctx, cancel := w.etcd.bounded()
+		err := show(ctx)
+		cancel()
+		if err != nil {
+			return ends(exitFailed, err)
+		}
+		time.Sleep(max(watchEvery, 9*time.Since(started)))
+	}
+}
+
+// tables returns what shows one table after the other.
+func (w *who) tables(a *app, client *clientv3.Client) func(context.Context) error {
+	screen := &screen{to: a.stdout}
+	return func(ctx context.Context) error {
+		var table strings.Builder
 		if places, err := w.read(ctx, client); err != nil {
 			fmt.Fprintf(&table, "%v\n", err)
 		} else {
 			w.print(ctx, client, &table, places)
 		}
-		cancel()
-		if err := screen.show(table.String()); err != nil {
-			return ends(exitFailed, err)
+		return screen.show(table.String())
+	}
+}
+
+// states returns what writes the locks as a line of JSON, unless they are as before.
+func (w *who) states(a *app, client *clientv3.Client) func(context.Context) error {
+	before := ""
+	return func(ctx context.Context) error {
+		places, err := w.read(ctx, client)
+		if err != nil {
+			a.say("%v", err)
+			return nil
 		}
-		time.Sleep(max(watchEvery, 9*time.Since(started)))
+		text, state, err := w.json(ctx, client, places)
+		if err != nil || state == before {
+			return err
+		}
+		before = state
+		_, err = io.WriteString(a.stdout, text)
+		return err
 	}
 }
 

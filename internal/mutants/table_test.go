@@ -2708,6 +2708,24 @@ var mutants = []mutant{
 		killers: []killer{ofCommand("TestATimeoutOfZeroDoesNotWait")},
 	},
 	{
+		name:    "the watchdog asks the command of a stopped run to end, and no more",
+		why:     "TERM is what a command expects. But one that is deaf works on, and another may hold (rule 1).",
+		change:  in("main.watch").drop("_.kill()"),
+		killers: []killer{ofCommand("TestACommandEndsThoughItsRunIsStopped")},
+	},
+	{
+		name:    "the watchdog kills without a word",
+		why:     "It is in time. But the command has been promised the time from TERM to KILL.",
+		change:  in("main.watch").drop("_.terminate()"),
+		killers: []killer{ofCommand("TestACommandEndsThoughItsRunIsStopped")},
+	},
+	{
+		name:    "the watchdog hears of the first lease alone",
+		why:     "The command ends before another may hold. But it ends although its lease is renewed.",
+		change:  in("main.watchdog.trusts").drop("_ || it"),
+		killers: []killer{ofCommand("TestOnlyARenewalPutsTheWatchdogOff")},
+	},
+	{
 		name:    "a stderr without a reader ends a run",
 		why:     "So it is with most programs in a pipe. But a run waits for the sake of its command, and what it says matters less.",
 		change:  in("main.catch").drop("signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)"),

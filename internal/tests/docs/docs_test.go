@@ -61,6 +61,7 @@ func allTests(t *testing.T) string {
 	return sources(t, "*_test.go") + sources(t, "internal/*/*_test.go") +
 		sources(t, "internal/tests/*/*_test.go") +
 		sources(t, "internal/proof/*/*_test.go") + sources(t, "cmd/*/*_test.go") +
+		sources(t, "cmd/*/internal/*/*_test.go") +
 		sources(t, "etcdlock*/*_test.go") + sources(t, "internal/contract/*.go") +
 		sources(t, "adapters/*/*_test.go") + sources(t, "internal/adapters/*/*_test.go")
 }

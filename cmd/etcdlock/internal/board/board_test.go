@@ -1,0 +1,259 @@
+package board
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+var start = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+
+func at(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+
+// key is the key of the n-th contender for a lock, of a kind: "", or how a reader's or a permit's
+// key begins.
+func key(lock, kind string, n int) string {
+	if kind != "" {
+		return fmt.Sprintf("%s/%s-8000-%012x", lock, kind, n)
+	}
+	return fmt.Sprintf("%s/%08x-0000-4000-8000-%012x", lock, n, n)
+}
+
+const (
+	reader = "ffffffff-0000-8000"
+	permit = "fffffffe-0001-8000" // of weight 1; the limit is in what follows
+)
+
+func kv(key string, rev, lease int64, value string) *mvccpb.KeyValue {
+	return &mvccpb.KeyValue{
+		Key: []byte(key), CreateRevision: rev, ModRevision: rev, Version: 1, Lease: lease,
+		Value: []byte(value),
+	}
+}
+
+func put(kv *mvccpb.KeyValue) *clientv3.Event {
+	return &clientv3.Event{Type: clientv3.EventTypePut, Kv: kv}
+}
+
+func deleted(key string) *clientv3.Event {
+	return &clientv3.Event{Type: clientv3.EventTypeDelete, Kv: &mvccpb.KeyValue{Key: []byte(key)}}
+}
+
+func owned(owner string, since int) string {
+	return fmt.Sprintf(`{"owner":%q,"host":"vm","pid":7,"recallable":true,"since":%q}`, owner,
+		at(since).Format(time.RFC3339))
+}
+
+// A holder that the board finds at first has held for no longer than it is in line. One whose turn
+// the board sees come has held since then.
+func TestTheBoardSeesATurnCome(t *testing.T) {
+	b := New()
+	a, c := key("job", "", 1), key("job", "", 2)
+	b.Read(at(10), 5, []*mvccpb.KeyValue{
+		kv(a, 4, 1, owned("a", 0)), kv(c, 5, 2, owned("c", 5)),
+		kv("job/config", 3, 0, "no contender"),
+	})
+	row := b.Picture(at(12), 0).Rows(nil)[0]
+	require.Equal(t, "a", row.Holder.Owner)
+	require.Equal(t, 12*time.Second, row.Held)
+	require.False(t, row.Exactly)
+	require.Equal(t, 1, row.Waiting)
+	require.Equal(t, 7*time.Second, row.Longest)
+	require.Equal(t, "exclusive", row.Kind)
+	b.Began("job", a, 4) // the line at revision 4 shows it
+	require.True(t, b.Picture(at(12), 0).Rows(nil)[0].Exactly)
+
+	b.Apply(at(20), 6, []*clientv3.Event{deleted(a)})
+	row = b.Picture(at(23), 0).Rows(nil)[0]
+	require.Equal(t, "c", row.Holder.Owner)
+	require.Equal(t, 3*time.Second, row.Held)
+	require.True(t, row.Exactly)
+	require.Zero(t, row.Waiting)
+	require.Equal(t, 1, row.Turns)
+	keys, _ := b.counted()
+	require.Equal(t, int64(2), keys)
+
+	// A second reading, after a lost watch, forgets nothing of c, and has seen a come.
+	b.Read(at(30), 9, []*mvccpb.KeyValue{kv(c, 5, 2, owned("c", 5)), kv(a, 8, 1, owned("a", 28))})
+	row = b.Picture(at(30), 0).Rows(nil)[0]
+	require.Equal(t, 10*time.Second, row.Held)
+	require.True(t, row.Exactly)
+	require.Equal(t, 2*time.Second, row.Longest)
+}
+
+// Readers hold together, and permits up to the least limit of their line.
+func TestReadersAndPermitsHoldTogether(t *testing.T) {
+	b := New()
+	var kvs []*mvccpb.KeyValue
+	for n := range 3 {
+		kvs = append(kvs, kv(key("r", reader, n+1), int64(n+1), int64(n+1), owned("r", 0)))
+	}
+	kvs = append(kvs, kv(key("r", "", 9), 9, 9, owned("w", 0)))
+	for n := range 3 { // of at most two
+		kvs = append(kvs, kv(fmt.Sprintf("p/%s-8000-0002%08x", permit, n), int64(n+10), int64(n+1),
+			owned("p", 0)))
+	}
+	b.Read(at(0), 20, kvs)
+	rows := b.Picture(at(1), 0).Rows(nil)
+	require.Len(t, rows, 2)
+	require.Equal(t, []any{"permit", 2, 2, 1},
+		[]any{rows[0].Kind, rows[0].Limit, rows[0].Holding, rows[0].Waiting})
+	require.Equal(t, []any{"mixed", 3, 1}, []any{rows[1].Kind, rows[1].Holding, rows[1].Waiting})
+	b.Apply(at(2), 21, []*clientv3.Event{deleted(key("r", "", 9))})
+	require.Equal(t, "read", b.Picture(at(1), 0).Rows(nil)[1].Kind)
+}
+
+// A recall shows with the time at which the board saw it, and a kept place with the time left.
+func TestRecallsAndKeptPlacesShow(t *testing.T) {
+	b := New()
+	k := key("job", "", 1)
+	b.Read(at(0), 1, nil)
+	b.Apply(at(1), 2, []*clientv3.Event{put(kv(k, 2, 1, owned("a", 1)))})
+	require.Nil(t, b.Picture(at(2), 0).Rows(nil)[0].Asked)
+	asked := kv(k, 2, 1, `{"owner":"a","host":"vm","pid":7,"recallable":true,`+
+		`"since":"2026-11-27T12:00:01Z","recall":{"id":"1","by":"ops","reason":"update","grace_ms":30000}}`)
+	asked.ModRevision, asked.Version = 3, 2
+	b.Apply(at(5), 3, []*clientv3.Event{put(asked)})
+	row := b.Picture(at(6), 0).Rows(nil)[0]
+	require.Equal(t, &Recall{"ops", "update", 30 * time.Second, at(5)}, row.Asked)
+	require.Equal(t, 5*time.Second, row.Held, "it has held as before")
+	require.Equal(t, 1, row.Turns)
+
+	kept := kv(k, 2, 1, `{"owner":"a","until":"2026-11-27T12:01:00Z","since":"2026-11-27T12:00:01Z"}`)
+	kept.ModRevision, kept.Version = 4, 3
+	b.Apply(at(10), 4, []*clientv3.Event{put(kept)})
+	require.Equal(t, 40*time.Second, b.Picture(at(20), 0).Rows(nil)[0].Kept)
+}
+
+// A lock that is free goes after some time, and readers of pictures hear of it.
+func TestAFreeLockGoes(t *testing.T) {
+	b := New()
+	k := key("job", "", 1)
+	b.Read(at(0), 1, nil)
+	b.Apply(at(0), 2, []*clientv3.Event{put(kv(k, 2, 1, ""))})
+	seen := b.Picture(at(1), 0)
+	require.Equal(t, "", seen.Locks[0].Places[0].Owner)
+	b.Apply(at(1), 3, []*clientv3.Event{deleted(k)})
+	b.Tick(at(2))
+	free := b.Picture(at(2), seen.Version)
+	require.Equal(t, at(1), free.Locks[0].Freed)
+	require.Empty(t, free.Leases)
+	b.Apply(at(3), 4, []*clientv3.Event{put(kv(k, 4, 1, "")), deleted(k)})
+	b.Tick(at(10))
+	require.Len(t, b.Picture(at(10), 0).Locks, 1)
+	b.Tick(at(14))
+	gone := b.Picture(at(14), seen.Version)
+	require.Empty(t, gone.Locks)
+	require.Equal(t, []string{"job"}, gone.Gone)
+	require.Empty(t, b.Picture(at(14), gone.Version).Gone)
+}
+
+// Only what has changed is in a later picture.
+func TestAPictureSinceAnotherHasWhatChanged(t *testing.T) {
+	b := New()
+	b.Read(at(0), 1, []*mvccpb.KeyValue{kv(key("a", "", 1), 1, 1, ""), kv(key("b", "", 2), 2, 2, "")})
+	first := b.Picture(at(0), 0)
+	require.True(t, first.Whole)
+	require.Len(t, first.Locks, 2)
+	require.Empty(t, b.Picture(at(1), first.Version).Locks)
+	b.Apply(at(1), 3, []*clientv3.Event{put(kv(key("b", "", 3), 3, 3, ""))})
+	second := b.Picture(at(1), first.Version)
+	require.False(t, second.Whole)
+	require.Len(t, second.Locks, 1)
+	require.Equal(t, "b", second.Locks[0].Name)
+	require.Same(t, first.Locks[0], b.Picture(at(1), 0).Locks[0], "it is not made anew")
+}
+
+func TestALateLease(t *testing.T) {
+	b := New()
+	b.Read(at(0), 1, []*mvccpb.KeyValue{kv(key("a", "", 1), 1, 7, "")})
+	b.Heard(at(1), 7, 11, 15)
+	require.False(t, b.Picture(at(1), 0).Rows(nil)[0].Late)
+	b.Heard(at(6), 7, 6, 15)
+	row := b.Picture(at(6), 0).Rows(nil)[0]
+	require.True(t, row.Late)
+	require.Equal(t, int64(6), row.Lease.Left)
+	b.Heard(at(6), 8, 6, 15) // of nobody
+	require.Len(t, b.Picture(at(6), 0).Leases, 1)
+}
+
+// Sessions that wait for each other are a circle. A line, readers that share, and a Session that
+// waits behind itself are none.
+func TestACircleOfSessionsIsAPossibleDeadlock(t *testing.T) {
+	circles := func(kvs ...*mvccpb.KeyValue) [][]Wait {
+		b := New()
+		b.Read(at(0), 100, kvs)
+		return Cycles(Waits(b.Picture(at(0), 0).Locks))
+	}
+	x := func(lock string, rev, session int64) *mvccpb.KeyValue {
+		return kv(key(lock, "", int(rev)), rev, session, owned(fmt.Sprint("s", session), 0))
+	}
+	r := func(lock string, rev, session int64) *mvccpb.KeyValue {
+		return kv(key(lock, reader, int(rev)), rev, session, "")
+	}
+	require.Empty(t, circles(x("a", 1, 1), x("a", 2, 2), x("b", 3, 2), x("b", 4, 3)))
+	require.Empty(t, circles(x("a", 1, 1), x("a", 2, 1)))
+	require.Empty(t, circles(x("a", 1, 9), r("a", 2, 1), r("a", 3, 2), x("b", 4, 2), x("b", 5, 1)))
+
+	two := circles(x("a", 1, 1), x("b", 2, 2), x("a", 3, 2), x("b", 4, 1))
+	require.Len(t, two, 1)
+	require.ElementsMatch(t, []Wait{{"a", "2", "s2", "1", "s1"}, {"b", "1", "s1", "2", "s2"}}, two[0])
+
+	// Through waiters, and readers before a writer.
+	require.Len(t, circles(x("a", 1, 1), x("a", 2, 2), x("a", 3, 3), x("b", 4, 3), x("b", 5, 1)), 1)
+	require.Len(t, circles(r("a", 1, 1), r("a", 2, 2), x("a", 3, 3), x("b", 4, 3), x("b", 5, 1)), 1)
+	// Two that have nothing in common are two.
+	require.Len(t, circles(x("a", 1, 1), x("b", 2, 2), x("a", 3, 2), x("b", 4, 1),
+		x("c", 11, 5), x("d", 12, 6), x("c", 13, 6), x("d", 14, 5)), 2)
+}
+
+func TestTheCurve(t *testing.T) {
+	var c curve
+	require.Nil(t, c.points(at(0)))
+	for _, second := range []int{0, 1, 5, 59, 119} {
+		c.add(at(second))
+	}
+	points := c.points(at(119))
+	require.Len(t, points, Spans)
+	require.Equal(t, []int{2, 1}, points[:2])
+	require.Equal(t, 1, points[Spans-1])
+	require.Equal(t, 1, PerMinute(points))
+	require.Equal(t, points, c.points(at(60)), "it does not go back")
+	require.Nil(t, c.points(at(1000)))
+}
+
+func TestOrdersAndFilters(t *testing.T) {
+	rows := []Row{
+		{Lock: &Lock{Name: "a", Places: []*Place{{Owner: "api", Host: "vm-1"}}}, Waiting: 1, Held: 5},
+		{Lock: &Lock{Name: "b"}, Waiting: 2, Held: 9, Lease: Lease{Left: 1, Granted: 15}, Late: true},
+		{Lock: &Lock{Name: "c"}, Longest: 3, Turns: 4, Lease: Lease{Left: 14, Granted: 15}},
+	}
+	names := func() (names string) {
+		for _, r := range rows {
+			names += r.Name
+		}
+		return names
+	}
+	for order, want := range map[Order]string{ByWaiting: "bac", ByHeld: "bac", ByLongest: "cab",
+		ByTurns: "cab", ByLease: "bca", ByName: "abc"} {
+		Sort(rows, order)
+		require.Equal(t, want, names(), order)
+	}
+	Sort(rows, ByName)
+	for filter, want := range map[string]string{"": "abc", "late": "b", "vm-1": "a", "api": "a",
+		"c": "c", "kept": "", "recalled": "", "waiting": "ab", "zz": ""} {
+		var got strings.Builder
+		for _, r := range rows {
+			if r.Matches(filter) {
+				got.WriteString(r.Name)
+			}
+		}
+		require.Equal(t, want, got.String(), filter)
+	}
+	require.Equal(t, ByName, ByWaiting.Next(-1))
+}

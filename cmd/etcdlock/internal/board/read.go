@@ -1,0 +1,73 @@
+package board
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// Page is how many keys one request reads.
+const Page = 1000
+
+// A Reading is all keys that begin with a prefix, as they were at one revision.
+type Reading struct {
+	Keys     []*mvccpb.KeyValue
+	Revision int64
+	Cluster  uint64
+}
+
+// ReadKeys reads all keys that begin with prefix, a page at a time.
+func ReadKeys(ctx context.Context, kv clientv3.KV, prefix string, page int64) (Reading, error) {
+	for {
+		read, err := readAt(ctx, kv, prefix, page)
+		if !errors.Is(err, rpctypes.ErrCompacted) { // if so, it was compacted meanwhile
+			return read, err
+		}
+	}
+}
+
+func readAt(ctx context.Context, kv clientv3.KV, prefix string, page int64) (r Reading, err error) {
+	from, end := bounds(prefix)
+	for {
+		resp, err := kv.Get(ctx, from,
+			clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(r.Revision))
+		if err != nil {
+			return Reading{}, err
+		}
+		if r.Revision == 0 {
+			r.Revision, r.Cluster = resp.Header.Revision, resp.Header.ClusterId
+		}
+		r.Keys = append(r.Keys, resp.Kvs...)
+		if !resp.More || len(resp.Kvs) == 0 {
+			return r, nil
+		}
+		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// bounds is the range of the keys that begin with prefix.
+func bounds(prefix string) (from, end string) {
+	if prefix == "" {
+		return "\x00", "\x00"
+	}
+	return prefix, clientv3.GetPrefixRangeEnd(prefix)
+}
+
+// BeganAtOnce reports whether a place of a lock held from its beginning, as the line at its
+// revision shows. It reports false if that has been compacted.
+func BeganAtOnce(ctx context.Context, kv clientv3.KV, lock, key string, token int64) bool {
+	resp, err := kv.Get(ctx, line.Prefix(lock), clientv3.WithRange(line.End(lock)),
+		clientv3.WithRev(token), clientv3.WithLimit(Page))
+	if err != nil || resp.More {
+		return false
+	}
+	return slices.ContainsFunc(line.Of(lock, resp.Kvs).Holding(), func(e line.Entry) bool {
+		return e.Key == key
+	})
+}

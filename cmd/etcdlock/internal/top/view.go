@@ -1,0 +1,592 @@
+// Package top is what etcdlock top shows, and what its keys do. A View makes lines of styled text
+// of a picture of the board. It has no terminal and no clock.
+package top
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
+)
+
+// A Style is how a piece of text looks. Without colours a terminal still has bold and reverse.
+type Style int
+
+// The styles.
+const (
+	Plain Style = iota
+	Bold
+	Head     // of columns
+	Selected // the row under the cursor
+	Good
+	Warn
+	Bad
+	Faint
+)
+
+// A Piece is text of one style, without characters that a terminal interprets.
+type Piece struct {
+	Text  string
+	Style Style
+}
+
+// A Line is a line of the screen. Its end is filled with the style of its last piece.
+type Line []Piece
+
+// A Target is a place that is to be recalled, or broken.
+type Target struct {
+	Lock  string
+	Place *board.Place
+	Break bool
+}
+
+// A mode is what the screen shows.
+type mode int
+
+const (
+	list   mode = iota
+	detail      // one lock, with its line
+	waits       // which Session waits for which
+	help
+)
+
+// A View is the state of the screen.
+type View struct {
+	Prefix        string
+	ASCII         bool // the terminal shows no blocks
+	Recall, Break bool // what is allowed
+
+	Width, Height int
+	Message       string // what became of a recall or a break
+
+	mode     mode
+	order    board.Order
+	filter   string
+	typing   bool // the filter
+	paused   bool
+	shown    *board.Picture
+	rows     []board.Row
+	cursor   int
+	offset   int
+	selected string // the lock under the cursor, or the one in detail
+	place    int    // the one under the cursor, in detail
+	circles  [][]board.Wait
+	waiting  []board.Wait
+	asks     *Target // a question is open
+	answer   string
+}
+
+// Show takes a newer picture.
+func (v *View) Show(p *board.Picture) {
+	if v.paused && v.shown != nil {
+		return
+	}
+	v.shown = p
+	v.waiting = board.Waits(p.Locks)
+	v.circles = board.Cycles(v.waiting)
+	v.sort()
+}
+
+// sort makes the rows anew. The cursor stays on its lock.
+func (v *View) sort() {
+	if v.shown == nil {
+		return
+	}
+	v.rows = slices.DeleteFunc(v.shown.Rows(v.circles), func(r board.Row) bool {
+		return !r.Matches(v.filter)
+	})
+	board.Sort(v.rows, v.order)
+	if i := slices.IndexFunc(v.rows, func(r board.Row) bool { return r.Name == v.selected }); i >= 0 {
+		v.cursor = i
+	}
+	v.move(0)
+}
+
+// move moves the cursor of the list.
+func (v *View) move(by int) {
+	v.cursor = max(0, min(v.cursor+by, len(v.rows)-1))
+	if v.mode == list && len(v.rows) > 0 {
+		v.selected = v.rows[v.cursor].Name
+	}
+	v.offset = max(0, min(v.offset, v.cursor), v.cursor-v.body()+1)
+}
+
+// body is how many rows the list has room for.
+func (v *View) body() int { return max(1, v.Height-4) }
+
+// Looks is the locks on the screen, whose leases are of interest.
+func (v *View) Looks() (looks []*board.Lock) {
+	if v.mode == detail {
+		if l := v.lock(); l != nil {
+			return []*board.Lock{l}
+		}
+	}
+	for _, r := range v.visible() {
+		looks = append(looks, r.Lock)
+	}
+	return looks
+}
+
+func (v *View) visible() []board.Row {
+	from := min(v.offset, len(v.rows))
+	return v.rows[from:min(from+v.body(), len(v.rows))]
+}
+
+// lock is the lock under the cursor, or in detail; nil if it is gone.
+func (v *View) lock() *board.Lock {
+	if v.shown == nil {
+		return nil
+	}
+	for _, l := range v.shown.Locks {
+		if l.Name == v.selected {
+			return l
+		}
+	}
+	return nil
+}
+
+// Lines is the screen: Height lines.
+func (v *View) Lines() []Line {
+	if v.shown == nil {
+		return v.fill([]Line{{{"etcdlock top", Bold}}, {}, {{"reads the locks ...", Plain}}}, Line{})
+	}
+	switch v.mode {
+	case detail:
+		return v.detailLines()
+	case waits:
+		return v.waitLines()
+	case help:
+		return v.helpLines()
+	}
+	lines := append(v.headLines(), v.columns())
+	for i, r := range v.visible() {
+		lines = append(lines, v.rowLine(r, v.offset+i == v.cursor))
+	}
+	if len(v.rows) == 0 {
+		lines = append(lines, Line{{v.nothing(), Faint}})
+	}
+	return v.fill(lines, v.footer())
+}
+
+func (v *View) nothing() string {
+	switch {
+	case v.filter != "":
+		return fmt.Sprintf("no lock matches %s", clean(v.filter))
+	case v.Prefix != "":
+		return fmt.Sprintf("nobody holds a lock whose name begins with %s", clean(v.Prefix))
+	}
+	return "nobody holds a lock"
+}
+
+// fill makes lines as many as the screen has, and cuts them to its width.
+func (v *View) fill(lines []Line, last Line) []Line {
+	lines = lines[:min(len(lines), max(0, v.Height-1))]
+	for len(lines) < v.Height-1 {
+		lines = append(lines, Line{})
+	}
+	lines = append(lines, last)
+	for i, line := range lines {
+		left := v.Width
+		for j, piece := range line {
+			line[j].Text = cut(piece.Text, left)
+			left -= width(line[j].Text)
+		}
+		lines[i] = line
+	}
+	return lines
+}
+
+// headLines say what all locks do.
+func (v *View) headLines() []Line {
+	held, waiting, late, asked := 0, 0, 0, 0
+	for _, l := range v.shown.Locks {
+		if l.Holding > 0 {
+			held++
+		}
+		waiting += len(l.Places) - l.Holding
+	}
+	for _, r := range v.rows {
+		if r.Late {
+			late++
+		}
+		if r.Asked != nil {
+			asked++
+		}
+	}
+	title := "etcdlock top"
+	if v.Prefix != "" {
+		title += " " + clean(v.Prefix)
+	}
+	first := Line{{title, Bold}, {fmt.Sprintf("  %s, %d held, %d waiting  turns %d/min ",
+		count(len(v.shown.Locks), "lock"), held, waiting, board.PerMinute(v.shown.Turns)), Plain},
+		{v.curve(v.shown.Turns), Good}}
+	var second Line
+	if v.shown.Trouble != "" {
+		second = append(second, Piece{v.shown.Trouble + ": this may be old  ", Bad})
+	}
+	if len(v.circles) > 0 {
+		second = append(second, Piece{fmt.Sprintf("possible deadlock of %s (w shows it)  ",
+			count(len(v.circles[0]), "Session")), Bad})
+	}
+	if late > 0 {
+		second = append(second, Piece{fmt.Sprintf("%d late  ", late), Warn})
+	}
+	if asked > 0 {
+		second = append(second, Piece{fmt.Sprintf("%d recalled  ", asked), Warn})
+	}
+	if v.paused {
+		second = append(second, Piece{"paused  ", Warn})
+	}
+	if v.Message != "" {
+		second = append(second, Piece{clean(v.Message), Plain})
+	}
+	return []Line{first, second}
+}
+
+// The widths of the columns that do not grow, each with a space before it.
+const heldWidth, waitWidth, longWidth, kindWidth, leaseWidth, noteWidth = 7, 5, 8, 10, 9, 9
+
+// flexible is the widths of name and holder.
+func (v *View) flexible() (name, holder int) {
+	rest := max(20, v.Width-heldWidth-waitWidth-longWidth-kindWidth-leaseWidth-noteWidth-1)
+	return rest - rest*9/20, rest * 9 / 20
+}
+
+func (v *View) columns() Line {
+	name, holder := v.flexible()
+	head := func(o board.Order) string {
+		if o == v.order {
+			return o.String() + "*"
+		}
+		return o.String()
+	}
+	text := pad(head(board.ByName), name) + " " + pad("HELD BY", holder) +
+		left(head(board.ByHeld), heldWidth) + left(head(board.ByWaiting), waitWidth+1) +
+		left(head(board.ByLongest), longWidth) + " " + pad("KIND", kindWidth-2) +
+		left(head(board.ByLease), leaseWidth) + " " + "NOTE"
+	return Line{{pad(text, v.Width), Head}}
+}
+
+func (v *View) rowLine(r board.Row, selected bool) Line {
+	name, holder := v.flexible()
+	held, by := "", "(free)"
+	if r.Holder != nil {
+		held, by = heldText(r.Held, r.Exactly), whose(r.Holder)
+		if r.Holding > 1 {
+			by = fmt.Sprintf("%s +%d", by, r.Holding-1)
+		}
+	}
+	style := func(s Style) Style {
+		if selected {
+			return Selected
+		}
+		return s
+	}
+	main := pad(clean(r.Name), name) + " " + pad(by, holder) + left(held, heldWidth) +
+		left(number(r.Waiting), waitWidth+1)
+	line := Line{{main, style(Plain)},
+		{left(age(r.Longest, r.Waiting > 0), longWidth) + " " + pad(kind(r.Lock), kindWidth-2),
+			style(Plain)},
+		{left(leaseText(r.Lease), leaseWidth), style(worst(r.Late, Bad))}}
+	note, noted := "", Warn
+	switch {
+	case r.Circle:
+		note, noted = "deadlock", Bad
+	case r.Late:
+		note, noted = "late", Bad
+	case r.Asked != nil:
+		note = "recalled"
+	case r.Kept > 0:
+		note = "kept " + short(r.Kept)
+	case r.Holder == nil:
+		note, noted = "free", Faint
+	}
+	rest := v.Width - width(main) - longWidth - kindWidth - leaseWidth + 1
+	return append(line, Piece{pad(" "+note, rest), style(noted)})
+}
+
+func worst(is bool, s Style) Style {
+	if is {
+		return s
+	}
+	return Plain
+}
+
+func (v *View) footer() Line {
+	if v.asks != nil {
+		return Line{{v.question(), Bad}}
+	}
+	if v.typing {
+		return Line{{"filter: " + clean(v.filter) + "_   (Enter keeps it, Esc drops it)", Bold}}
+	}
+	text := "F1 help  / filter  < > order  Enter line  w waits  Space pause  q quit"
+	if v.mode != list {
+		text = "Esc back  q quit"
+	}
+	if v.mode == detail {
+		if v.Recall {
+			text += "  r recall"
+		}
+		if v.Break {
+			text += "  b break"
+		}
+	}
+	if v.filter != "" {
+		text = "filter: " + clean(v.filter) + "  " + text
+	}
+	return Line{{text, Faint}}
+}
+
+// detailLines show one lock, with its line.
+func (v *View) detailLines() []Line {
+	head := v.headLines()[1]
+	l := v.lock()
+	if l == nil {
+		gone := Line{{"nobody holds it or waits", Faint}}
+		return v.fill([]Line{{{clean(v.selected), Bold}}, head, {}, gone}, v.footer())
+	}
+	v.place = max(0, min(v.place, len(l.Places)-1))
+	owner := max(14, min(30, v.Width-67))
+	lines := []Line{
+		{{clean(l.Name), Bold}, {"  " + kindInWords(l), Plain}, {fmt.Sprintf("  turns %d/min ",
+			board.PerMinute(l.Turns)), Plain}, {v.curve(l.Turns), Good}}, head,
+		{{pad(fmt.Sprintf("%s %s  QUEUED    HELD    LEASE  %s  TOKEN INFO", pad("PLACE", 8),
+			pad("OWNER", owner), pad("SESSION", 16)), v.Width), Head}}}
+	from := max(0, v.place-max(1, v.Height-8))
+	for i := from; i < len(l.Places); i++ {
+		p := l.Places[i]
+		lease := v.shown.Leases[p.Lease]
+		what, held := fmt.Sprintf("waits %d", i), ""
+		if p.Holds {
+			d, exactly := p.HeldFor(v.shown.Now)
+			what, held = "holds", heldText(d, exactly)
+			if !p.Until.IsZero() {
+				what = "kept " + short(max(0, p.Until.Sub(v.shown.Now)))
+			}
+		}
+		style := worst(lease.Late(), Bad)
+		if i == v.place {
+			style = Selected
+		}
+		lines = append(lines, Line{{pad(fmt.Sprintf("%s %s %s %s %s  %s %s %s", pad(what, 8),
+			pad(whose(p), owner), left(age(p.Waited(v.shown.Now), !p.Queued.IsZero()), 7), left(held, 7),
+			left(leaseText(lease), 8), pad(p.Session, 16), left(fmt.Sprint(p.Token), 6),
+			clean(p.Info)), v.Width), style}})
+		if p.Recall != nil {
+			lines = append(lines, Line{{"         " + v.recalled(p), Warn}})
+		}
+	}
+	return v.fill(lines, v.footer())
+}
+
+// recalled says what a place was asked, and how much of the grace is left.
+func (v *View) recalled(p *board.Place) string {
+	text := "recalled by " + clean(p.Recall.By)
+	if p.Recall.Reason != "" {
+		text += " (" + clean(p.Recall.Reason) + ")"
+	}
+	if p.Recall.Asked.IsZero() {
+		return text + ", grace " + short(p.Recall.Grace)
+	}
+	over := p.Recall.Grace - v.shown.Now.Sub(p.Recall.Asked)
+	return fmt.Sprintf("%s, %s of %s left", text, short(max(0, over)), short(p.Recall.Grace))
+}
+
+// waitLines show which Session waits for which, circles first.
+func (v *View) waitLines() []Line {
+	lines := []Line{{{"Which Session waits for which", Bold}}}
+	for _, circle := range v.circles {
+		lines = append(lines, Line{}, Line{{"possible deadlock: these wait for each other", Bad}})
+		for _, w := range circle {
+			lines = append(lines, Line{{waitText(w), Bad}})
+		}
+	}
+	lines = append(lines, Line{})
+	if len(v.waiting) == 0 {
+		lines = append(lines, Line{{"no Session waits for another one", Faint}})
+	}
+	for _, w := range v.waiting[:min(len(v.waiting), v.Height)] {
+		lines = append(lines, Line{{waitText(w), Plain}})
+	}
+	return v.fill(lines, v.footer())
+}
+
+func waitText(w board.Wait) string {
+	return fmt.Sprintf("  %s (%s) waits for %s (%s) at %s", clean(w.Owner), w.Session, clean(w.Holder),
+		w.Behind, clean(w.Lock))
+}
+
+func (v *View) helpLines() []Line {
+	texts := []string{
+		"etcdlock top shows each lock, live. It writes nothing unless --allow says so.", "",
+		"HELD     how long its holder holds; <25s: less than that, it has waited before",
+		"WAIT     how many wait; LONGEST: how long the one that waits longest",
+		"KIND     excl, read 3 (three hold together), permit 2/5 (two of at most five)",
+		"LEASE    what is left of the holder's lease; red: renewals are late",
+		"NOTE     deadlock, late, recalled, kept (its hold is over), free", "",
+		"Up Down PgUp PgDn Home End (k j g G)   move",
+		"Enter  one lock with its line          Esc   back",
+		"/ F4   filter: part of a name, owner, host or info; late, recalled, kept, waiting",
+		"< > F6 order                           w     which Session waits for which",
+		"Space  pause                           q F10 quit",
+		"r b    in a line: recall or break the place under the cursor (--allow recall,break)",
+	}
+	var lines []Line
+	for _, text := range texts {
+		lines = append(lines, Line{{text, Plain}})
+	}
+	return v.fill(lines, v.footer())
+}
+
+// ---- texts
+
+// blocks are the heights of a curve.
+var blocks, bars = []rune(" ▁▂▃▄▅▆▇█"), []rune(" .,:;-=+#")
+
+func (v *View) curve(points []int) string {
+	heights, most := blocks, max(1, slices.Max(append([]int{0}, points...)))
+	if v.ASCII {
+		heights = bars
+	}
+	text := make([]rune, len(points))
+	for i, n := range points {
+		text[i] = heights[(n*(len(heights)-1)+most-1)/most]
+	}
+	return string(text)
+}
+
+func whose(p *board.Place) string {
+	process := fmt.Sprintf("%s:%d", p.Host, p.PID)
+	switch {
+	case p.Owner == "":
+		return "(another program)"
+	case p.Host == "" || p.Owner == process:
+		return clean(p.Owner)
+	}
+	return clean(p.Owner + " (" + process + ")")
+}
+
+func kind(l *board.Lock) string {
+	switch l.Kind {
+	case "exclusive":
+		return "excl"
+	case "read":
+		return fmt.Sprint("read ", l.Holding)
+	case "permit":
+		return fmt.Sprintf("perm %d/%d", weight(l), l.Limit)
+	}
+	return l.Kind
+}
+
+func kindInWords(l *board.Lock) string {
+	switch l.Kind {
+	case "read":
+		return fmt.Sprintf("%s hold together", count(l.Holding, "reader"))
+	case "permit":
+		return fmt.Sprintf("%d permits of %d are held", weight(l), l.Limit)
+	case "mixed":
+		return "readers, permits or exclusive holders in one line"
+	}
+	return l.Kind
+}
+
+// weight is how many permits are held.
+func weight(l *board.Lock) (sum int) {
+	for _, p := range l.Places[:l.Holding] {
+		sum += p.Weight
+	}
+	return sum
+}
+
+func heldText(d time.Duration, exactly bool) string {
+	if exactly {
+		return short(d)
+	}
+	return "<" + short(d)
+}
+
+func age(d time.Duration, is bool) string {
+	if !is {
+		return ""
+	}
+	return short(d)
+}
+
+// short is a time in two units at most.
+func short(d time.Duration) string {
+	s := int(d / time.Second)
+	switch {
+	case s < 100:
+		return fmt.Sprintf("%ds", s)
+	case s < 6000:
+		return fmt.Sprintf("%dm%02d", s/60, s%60)
+	case s < 360000:
+		return fmt.Sprintf("%dh%02d", s/3600, s/60%60)
+	}
+	return fmt.Sprintf("%dd", s/86400)
+}
+
+func leaseText(l board.Lease) string {
+	switch {
+	case l.Granted == 0 && l.Left == 0:
+		return ""
+	case l.Left < 0:
+		return "gone"
+	}
+	if l.Granted >= 1000 {
+		return fmt.Sprintf("%d/%dm", l.Left/60, l.Granted/60)
+	}
+	return fmt.Sprintf("%d/%ds", l.Left, l.Granted)
+}
+
+func number(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
+}
+
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// clean is text, quoted if a terminal would interpret some of it.
+func clean(text string) string {
+	if quoted := strconv.Quote(text); quoted != `"`+text+`"` {
+		return quoted
+	}
+	return text
+}
+
+// width is how many cells a text takes. (Names are identifiers as a rule.)
+func width(text string) int { return utf8.RuneCountInString(text) }
+
+// cut is text that takes at most n cells.
+func cut(text string, n int) string {
+	if width(text) <= n {
+		return text
+	}
+	if n <= 0 {
+		return ""
+	}
+	return string([]rune(text)[:n-1]) + "~"
+}
+
+// pad is text in n cells.
+func pad(text string, n int) string {
+	text = cut(text, n)
+	return text + strings.Repeat(" ", max(0, n-width(text)))
+}
+
+// left is text in n cells, with the space on the left.
+func left(text string, n int) string {
+	text = cut(text, n-1)
+	return strings.Repeat(" ", max(0, n-width(text))) + text
+}

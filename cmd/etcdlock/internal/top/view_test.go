@@ -1,0 +1,250 @@
+package top
+
+import (
+	"flag"
+	"fmt"
+	"html"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
+)
+
+var update = flag.Bool("update", false, "write the golden screens and the picture anew")
+
+var start = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+
+func at(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+
+// shop is the board of a shop, of each kind of lock with all that can be unusual.
+func shop() *board.Board {
+	b := board.New()
+	rev := int64(0)
+	put := func(lock, tail string, session int64, since int, more string) *clientv3.Event {
+		rev++
+		value := fmt.Sprintf(`{"owner":"api-%d:%d","host":"api-%[1]d","pid":%[2]d%s,"since":%q}`, session,
+			1000+session, more, at(since).Format(time.RFC3339))
+		if more == "none" {
+			value = ""
+		}
+		return &clientv3.Event{Type: clientv3.EventTypePut, Kv: &mvccpb.KeyValue{
+			Key: []byte(lock + "/" + tail), CreateRevision: rev, ModRevision: rev, Version: 1,
+			Lease: session, Value: []byte(value)}}
+	}
+	n := 0
+	excl := func() string {
+		n++
+		return fmt.Sprintf("%08x-0000-4000-8000-%012x", n, n)
+	}
+	read := func() string { n++; return fmt.Sprintf("ffffffff-0000-8000-8000-%012x", n) }
+	permit := func() string { n++; return fmt.Sprintf("fffffffe-0001-8000-8000-0003%08x", n) }
+	b.Read(at(-9000), 1, nil)
+	// By the time at which each was put: the board's time does not go back.
+	apply := func(since int, events ...*clientv3.Event) { b.Apply(at(since), rev, events) }
+	apply(-8640, put("leader/billing", excl(), 1, -8640, `,"recallable":true,"info":"10.0.0.1:8080"`))
+	apply(-8000, put("leader/billing", excl(), 2, -8000, `,"recallable":true`))
+	apply(-7000, put("leader/billing", excl(), 3, -7000, "none"))
+	apply(-300, put("orders/42", excl(), 7, -300, ""))
+	for i := range 19 { // a busy lock
+		busy := put("orders/1", excl(), 1, -100+5*i, "")
+		for range 1 + i*7%5 {
+			apply(-100+5*i, busy)
+			apply(-100+5*i, &clientv3.Event{Type: clientv3.EventTypeDelete, Kv: busy.Kv})
+		}
+	}
+	apply(-40, put("nightly", excl(), 8, -40, `,"until":"2026-11-27T12:00:20Z"`))
+	apply(-30, put("thumbnails", permit(), 3, -30, ""), put("thumbnails", permit(), 4, -29, ""))
+	apply(-20, put("catalog", read(), 1, -20, ""))
+	apply(-15, put("catalog", read(), 2, -15, ""), put("catalog", excl(), 4, -12, ""))
+	apply(-5, put("orders/1", excl(), 1, -5, ""))
+	apply(-3, put("stock/7", excl(), 5, -3, ""), put("stock/9", excl(), 6, -3, ""))
+	apply(-2, put("stock/7", excl(), 6, -2, ""), put("stock/9", excl(), 5, -2, ""))
+	apply(-1, put("names\x1b[2Jof evil", excl(), 9, -1, ""))
+	asked := put("leader/billing", fmt.Sprintf("%08x-0000-4000-8000-%012x", 1, 1), 1, -8640,
+		`,"recallable":true,"info":"10.0.0.1:8080","recall":{"id":"1","by":"ops@desk",`+
+			`"reason":"rolling update","grace_ms":30000}`)
+	asked.Kv.CreateRevision, asked.Kv.Version = 1, 2
+	b.Apply(at(-10), rev, []*clientv3.Event{asked})
+	for session := range int64(10) {
+		b.Heard(at(0), session, 10+session%5, 15)
+	}
+	b.Heard(at(0), 7, 4, 15)
+	return b
+}
+
+// view is a View of the shop after some keys.
+func view(width, height int, keys ...Key) *View {
+	v := &View{Width: width, Height: height, Recall: true, Break: true}
+	v.Show(shop().Picture(start, 0))
+	for _, k := range keys {
+		v.Press(k)
+	}
+	return v
+}
+
+func text(lines []Line) string {
+	var out strings.Builder
+	for _, line := range lines {
+		var row strings.Builder
+		for _, piece := range line {
+			row.WriteString(piece.Text)
+		}
+		out.WriteString(strings.TrimRight(row.String(), " ") + "\n")
+	}
+	return out.String()
+}
+
+// golden compares what a test shows with what a file has.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := "testdata/" + name
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got)
+}
+
+func TestGoldenScreens(t *testing.T) {
+	for name, v := range map[string]*View{
+		"list":     view(80, 24),
+		"wide":     view(120, 30),
+		"small":    view(80, 8, End),
+		"order":    view(80, 24, '>', '>'),
+		"detail":   view(100, 24, Enter),
+		"readers":  view(100, 24, '/', 'c', 'a', 't', Enter, Enter),
+		"waits":    view(80, 24, 'w'),
+		"help":     view(80, 24, F1),
+		"filter":   view(80, 24, '/', 'l', 'a', 't', 'e'),
+		"question": view(80, 24, Enter, 'b'),
+	} {
+		t.Run(name, func(t *testing.T) {
+			lines := v.Lines()
+			require.Len(t, lines, v.Height)
+			for _, line := range lines {
+				n := 0
+				for _, piece := range line {
+					n += width(piece.Text)
+					require.NotContains(t, piece.Text, "\x1b")
+				}
+				require.LessOrEqual(t, n, v.Width)
+			}
+			golden(t, name+".txt", text(lines))
+		})
+	}
+}
+
+// Nothing is written without the right answer, and nothing that is not allowed.
+func TestOnlyTheRightAnswerActs(t *testing.T) {
+	presses := func(v *View, keys string) (target *Target) {
+		for _, k := range keys {
+			if k == '\n' {
+				k = rune(Enter)
+			}
+			quit, do := v.Press(Key(k))
+			require.False(t, quit)
+			if do != nil {
+				require.Nil(t, target)
+				target = do
+			}
+		}
+		return target
+	}
+	v := view(80, 24, Enter)
+	require.Equal(t, "leader/billing", v.selected)
+	for _, keys := range []string{"b\n", "byes\n", "b12\n", "b0\n", "r\n", "ry\n", "rno\n", "r1\n"} {
+		require.Nil(t, presses(v, keys), keys)
+		require.Equal(t, "nothing was done", v.Message)
+	}
+	require.Nil(t, presses(v, "b1"))
+	v.Press(Esc)
+	require.Nil(t, presses(v, "\n"))
+
+	broken := presses(v, "b1\n")
+	require.NotNil(t, broken)
+	require.True(t, broken.Break)
+	require.Equal(t, []any{"leader/billing", int64(1)}, []any{broken.Lock, broken.Place.Token})
+	recalled := presses(v, "jryes\n")
+	require.NotNil(t, recalled)
+	require.False(t, recalled.Break)
+	require.Equal(t, int64(2), recalled.Place.Token)
+	require.Nil(t, presses(v, "jr"), "it is of another program")
+	require.Contains(t, v.Message, "not said")
+
+	v = view(80, 24, Enter)
+	v.Recall, v.Break = false, false
+	for _, keys := range []string{"b1\n", "ryes\n"} {
+		require.Nil(t, presses(v, keys))
+		v.Press(Key(keys[0]))
+		require.Contains(t, v.Message, "not allowed")
+	}
+}
+
+// The cursor stays on its lock when others come, and the list scrolls with it.
+func TestTheCursorStaysOnItsLock(t *testing.T) {
+	v := view(80, 8, End)
+	require.Equal(t, v.rows[len(v.rows)-1].Name, v.selected)
+	require.Contains(t, text(v.Lines()), clean(v.selected))
+	was := v.selected
+	b := shop()
+	b.Apply(start, 999, []*clientv3.Event{{Type: clientv3.EventTypePut, Kv: &mvccpb.KeyValue{
+		Key: []byte("zz/1a"), CreateRevision: 999, ModRevision: 999, Version: 1, Lease: 0x1a}}})
+	v.Show(b.Picture(start, 0))
+	require.Equal(t, was, v.selected)
+	require.Equal(t, was, v.rows[v.cursor].Name)
+	v.Press(' ')
+	v.Show(shop().Picture(start, 0))
+	require.Len(t, v.shown.Locks, 10, "it is paused")
+	v.Press(Home)
+	require.Zero(t, v.offset)
+	quit, _ := v.Press('q')
+	require.True(t, quit)
+}
+
+// The picture of the pages is a screen of these tests.
+func TestThePictureIsThatScreen(t *testing.T) {
+	golden(t, "../../../../../docs/top.svg", svg(view(96, 16).Lines(), 96))
+}
+
+// svg draws lines as a terminal does.
+func svg(lines []Line, columns int) string {
+	const wide, high, gap = 8.4, 18, 12
+	fill := map[Style]string{Plain: "#d0d0d0", Bold: "#ffffff", Head: "#101418", Selected: "#101418",
+		Good: "#7ec97e", Warn: "#e0c060", Bad: "#ff7070", Faint: "#8a8f98"}
+	var out strings.Builder
+	w, h := float64(columns)*wide+2*gap, len(lines)*high+2*gap
+	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %d" role="img" `+
+		`aria-label="etcdlock top">`+"\n"+
+		`<rect width="100%%" height="100%%" rx="6" fill="#101418"/>`+"\n"+
+		`<g font-family="monospace" font-size="14" xml:space="preserve">`+"\n", w, h)
+	for y, line := range lines {
+		x := 0
+		for _, piece := range line {
+			at, n := gap+float64(x)*wide, width(piece.Text)
+			x += n
+			top := gap + y*high
+			if piece.Style == Head || piece.Style == Selected {
+				fmt.Fprintf(&out, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="#d0d0d0"/>`+"\n",
+					at, top, float64(n)*wide, high)
+			}
+			if strings.TrimSpace(piece.Text) == "" {
+				continue
+			}
+			weight := ""
+			if piece.Style == Bold || piece.Style == Bad || piece.Style == Selected {
+				weight = ` font-weight="bold"`
+			}
+			fmt.Fprintf(&out, `<text x="%.1f" y="%d" textLength="%.1f" fill="%s"%s>%s</text>`+"\n", at,
+				top+high-5, float64(n)*wide, fill[piece.Style], weight,
+				strings.ReplaceAll(html.EscapeString(piece.Text), " ", "\u00a0"))
+		}
+	}
+	return out.String() + "</g>\n</svg>\n"
+}

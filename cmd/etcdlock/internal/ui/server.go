@@ -1,0 +1,192 @@
+// Package ui is the page of etcdlock ui: one static file, fed by server-sent events.
+package ui
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
+)
+
+//go:embed page.html
+var page string
+
+const (
+	// sendEvery is how often a page hears what has changed, and aliveEvery how often it hears
+	// something if nothing has.
+	sendEvery  = 250 * time.Millisecond
+	aliveEvery = 5 * time.Second
+
+	// sendWithin bounds how long a page may take to read what it is sent.
+	sendWithin = 30 * time.Second
+)
+
+// A Server serves the page of a board.
+type Server struct {
+	Board *board.Board
+	Token string // that a request must have; "" asks for none, and takes requests to loopback only
+
+	Prefix string
+	Allow  []string // what Act may do, for the page
+	Act    func(what, lock string, p *board.Place) string
+}
+
+// Handler is the server's requests: the page, its events, and what its user does.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", s.page)
+	mux.HandleFunc("GET /events", s.events)
+	mux.HandleFunc("POST /act", s.act)
+	return http.NewCrossOriginProtection().Handler(s.admit(mux))
+}
+
+// admit refuses requests without the token. Without one it refuses requests to another host than
+// loopback: a page elsewhere could have its own name resolved to 127.0.0.1.
+func (s *Server) admit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		given := []byte(r.URL.Query().Get("token"))
+		switch {
+		case s.Token != "" && subtle.ConstantTimeCompare(given, []byte(s.Token)) != 1:
+			http.Error(w, "the token of the address that etcdlock ui has printed is missing",
+				http.StatusForbidden)
+			return
+		case s.Token == "" && !IsLoopback(r.Host):
+			http.Error(w, "ask 127.0.0.1 or localhost", http.StatusForbidden)
+			return
+		}
+		h := w.Header()
+		h.Set("Cache-Control", "no-store")
+		h.Set("Referrer-Policy", "no-referrer") // the token is in the address
+		h.Set("X-Content-Type-Options", "nosniff")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// IsLoopback reports whether host, with or without a port, names this machine's loopback.
+func IsLoopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	addr, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && addr.IsLoopback() || host == "localhost"
+}
+
+// page has no script and no style but its own, and speaks to nobody else.
+func (s *Server) page(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", fmt.Sprintf("default-src 'none'; connect-src 'self'; "+
+		"img-src data:; script-src %s; style-src %s; base-uri 'none'; form-action 'none'; "+
+		"frame-ancestors 'none'", hashOf("script"), hashOf("style")))
+	fmt.Fprint(w, page)
+}
+
+// hashOf is the hash of the page's element, as a policy names it.
+func hashOf(element string) string {
+	_, rest, _ := strings.Cut(page, "<"+element+">")
+	text, _, _ := strings.Cut(rest, "</"+element+">")
+	sum := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// A message is what a page hears: all, or what has changed since the message before.
+type message struct {
+	Now     time.Time              `json:"now"`
+	Whole   bool                   `json:"whole"`
+	Prefix  string                 `json:"prefix"`
+	Allow   []string               `json:"allow"`
+	Trouble string                 `json:"trouble"`
+	Ready   bool                   `json:"ready"` // the board has been read
+	Turns   []int                  `json:"turns"`
+	Locks   []*board.Lock          `json:"locks"`
+	Gone    []string               `json:"gone"`
+	Leases  map[string]board.Lease `json:"leases"` // that were heard of since
+	Circles [][]board.Wait         `json:"circles"`
+}
+
+// events tells a page what changes, until it goes.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	control := http.NewResponseController(w)
+	ticks := time.NewTicker(sendEvery)
+	defer ticks.Stop()
+	var seen *board.Picture
+	sent := time.Time{}
+	for {
+		now := time.Now()
+		m, p := s.message(now, seen)
+		if seen == nil || len(m.Locks)+len(m.Gone)+len(m.Leases) > 0 || m.Trouble != seen.Trouble ||
+			now.Sub(sent) >= aliveEvery {
+			text, err := json.Marshal(m)
+			if err != nil {
+				return
+			}
+			_ = control.SetWriteDeadline(now.Add(sendWithin))
+			if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil || control.Flush() != nil {
+				return
+			}
+			seen, sent = p, now
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-ticks.C:
+		}
+	}
+}
+
+// message is what is to be told to a page that has seen a picture, or none.
+func (s *Server) message(now time.Time, seen *board.Picture) (message, *board.Picture) {
+	version, heard := uint64(0), time.Time{}
+	if seen != nil && seen.Revision > 0 {
+		version, heard = seen.Version, seen.Now
+	}
+	p := s.Board.Picture(now, version)
+	m := message{
+		Now: now, Whole: p.Whole, Prefix: s.Prefix, Allow: s.Allow, Trouble: p.Trouble,
+		Ready: p.Revision > 0, Turns: p.Turns, Locks: p.Locks, Gone: p.Gone,
+		Leases: make(map[string]board.Lease), Circles: s.Board.Circles(now),
+	}
+	for id, l := range p.Leases {
+		if l.At.After(heard) {
+			m.Leases[fmt.Sprintf("%x", id)] = l
+		}
+	}
+	return m, p
+}
+
+// An order is what a page's user wants to be done to a place.
+type order struct {
+	What  string `json:"what"`
+	Lock  string `json:"lock"`
+	Key   string `json:"key"`
+	Token int64  `json:"token"`
+}
+
+func (s *Server) act(w http.ResponseWriter, r *http.Request) {
+	var o order
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10)).Decode(&o); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	for _, l := range s.Board.Picture(time.Now(), 0).Locks {
+		if l.Name != o.Lock {
+			continue
+		}
+		for _, p := range l.Places {
+			if p.Key == o.Key && p.Token == o.Token {
+				fmt.Fprint(w, s.Act(o.What, l.Name, p))
+				return
+			}
+		}
+	}
+	fmt.Fprint(w, "that place is gone")
+}

@@ -1,0 +1,134 @@
+package ui
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
+)
+
+func put(lock string, rev int64) *clientv3.Event {
+	return &clientv3.Event{Type: clientv3.EventTypePut, Kv: &mvccpb.KeyValue{
+		Key: []byte(lock + "/1a"), CreateRevision: rev, ModRevision: rev, Version: 1, Lease: 0x1a,
+		Value: []byte(`{"owner":"api-7:1234"}`)}}
+}
+
+func newServer(t *testing.T, token string) (*Server, *httptest.Server) {
+	t.Helper()
+	s := &Server{Board: board.New(), Token: token}
+	s.Act = func(what, lock string, p *board.Place) string { return what + " " + lock + " " + p.Key }
+	s.Board.Read(time.Now(), 1, nil)
+	web := httptest.NewServer(s.Handler())
+	t.Cleanup(web.Close)
+	return s, web
+}
+
+func get(t *testing.T, method, url, body string, change func(*http.Request)) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	require.NoError(t, err)
+	if change != nil {
+		change(r)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(text)
+}
+
+// Without a token requests name this machine's loopback. With one they need it. No other page may
+// act.
+func TestWhoIsAdmitted(t *testing.T) {
+	s, web := newServer(t, "")
+	s.Board.Apply(time.Now(), 2, []*clientv3.Event{put("job", 2)})
+	status, text := get(t, "GET", web.URL, "", nil)
+	require.Equal(t, 200, status)
+	require.Equal(t, page, text)
+	for _, host := range []string{"evil.example", "evil.example:80", "10.0.0.1", "localhost.evil"} {
+		status, _ := get(t, "GET", web.URL, "", func(r *http.Request) { r.Host = host })
+		require.Equal(t, 403, status, host)
+	}
+	for _, host := range []string{"localhost:1", "[::1]:80", "127.0.0.1"} {
+		status, _ := get(t, "GET", web.URL, "", func(r *http.Request) { r.Host = host })
+		require.Equal(t, 200, status, host)
+	}
+	order := `{"what":"recall","lock":"job","key":"job/1a","token":2}`
+	_, text = get(t, "POST", web.URL+"/act", order, nil)
+	require.Equal(t, "recall job job/1a", text)
+	_, text = get(t, "POST", web.URL+"/act", strings.Replace(order, "2}", "3}", 1), nil)
+	require.Equal(t, "that place is gone", text)
+	status, _ = get(t, "POST", web.URL+"/act", order, func(r *http.Request) {
+		r.Header.Set("Origin", "http://evil.example")
+	})
+	require.Equal(t, 403, status)
+	status, _ = get(t, "POST", web.URL+"/act", "no order", nil)
+	require.Equal(t, 400, status)
+
+	_, web = newServer(t, "secret")
+	for path, want := range map[string]int{"/": 403, "/?token=": 403, "/?token=secre": 403,
+		"/?token=secret": 200, "/events": 403, "/nothing?token=secret": 404} {
+		status, _ := get(t, "GET", web.URL+path, "", nil)
+		require.Equal(t, want, status, path)
+	}
+	status, _ = get(t, "POST", web.URL+"/act", order, nil)
+	require.Equal(t, 403, status)
+}
+
+// The page names no other address, and its policy would allow none.
+func TestThePageIsOneFile(t *testing.T) {
+	_, web := newServer(t, "")
+	resp, err := http.Get(web.URL)
+	require.NoError(t, err)
+	resp.Body.Close()
+	policy := resp.Header.Get("Content-Security-Policy")
+	require.Contains(t, policy, "default-src 'none'; connect-src 'self'")
+	for _, outside := range []string{"https://", "src=", "@import", "url("} {
+		require.NotContains(t, page, outside)
+	}
+	require.Equal(t, 1, strings.Count(page, "http://"), "the namespace of SVG")
+}
+
+// A page hears all at first, and then only what has changed.
+func TestEventsTellWhatHasChanged(t *testing.T) {
+	s, web := newServer(t, "")
+	s.Board.Apply(time.Now(), 2, []*clientv3.Event{put("a", 2), put("b", 3)})
+	resp, err := http.Get(web.URL + "/events")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	next := func() (m message) {
+		for lines.Scan() {
+			if text, is := strings.CutPrefix(lines.Text(), "data: "); is {
+				require.NoError(t, json.Unmarshal([]byte(text), &m))
+				return m
+			}
+		}
+		require.NoError(t, lines.Err())
+		return m
+	}
+	first := next()
+	require.True(t, first.Whole)
+	require.Len(t, first.Locks, 2)
+	s.Board.Apply(time.Now(), 4, []*clientv3.Event{put("c", 4)})
+	second := next()
+	require.False(t, second.Whole)
+	require.Len(t, second.Locks, 1)
+	require.Equal(t, "api-7:1234", second.Locks[0].Places[0].Owner)
+	s.Board.Heard(time.Now(), 0x1a, 9, 15)
+	require.Equal(t, board.Lease{Left: 9, Granted: 15}, next().Leases["1a"])
+	s.Board.Trouble("etcd did not answer in 5s")
+	require.Equal(t, "etcd did not answer in 5s", next().Trouble)
+}
