@@ -116,6 +116,9 @@ func inSim(test string) killer { return killer{dir: "./internal/sim", test: test
 // core is a test of one of the packages that the library is made of.
 func core(pkg, test string) killer { return killer{dir: "./internal/" + pkg, test: test} }
 
+// followsTheSpecification drives the cores along the paths of the specification.
+var followsTheSpecification = core("spec", "TestTheTicketsAndTheTrustFollowTheSpecification")
+
 // exploring is one part of the cores' exploration. The parts before it may take a minute.
 func exploring(part string) killer {
 	return core("ticket", "TestExploration/"+strings.ReplaceAll(part, " ", "_"))

@@ -11,7 +11,8 @@ var mutants = []mutant{
 		why:    "clientv3.KeepAlive counts so, and only with the answer does the client know. But a slow answer adds its delay to the trust (rule 1).",
 		change: in("trust.Trust.Answered").replace("_.extend(it, _.TTL)", "now"),
 		killers: []killer{
-			explorationOfTrust, simulation(2000), inArea("lease", "TestTrustCountsFromTheSendInVirtualTime"),
+			explorationOfTrust, followsTheSpecification,
+			simulation(2000), inArea("lease", "TestTrustCountsFromTheSendInVirtualTime"),
 			core("lease/trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
 	},
@@ -20,7 +21,7 @@ var mutants = []mutant{
 		why:    "sent + TTL is the exact bound if all clocks run at one rate. But they do not (rule 1).",
 		change: in("trust.Trust.extend").replace("_ttl - _.margin(_ttl)", "_ttl"),
 		killers: []killer{
-			explorationOfTrust,
+			explorationOfTrust, followsTheSpecification,
 			simulation(2000), inArea("lease", "TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway"),
 			core("lease/trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
@@ -641,7 +642,8 @@ var mutants = []mutant{
 		name:   "Unlock of a key that is gone is nil",
 		why:    "The lock is free, as the caller wanted, and the request may have been sent twice. But the lock may have been lost long ago (rule 6).",
 		change: in("ticket.Release.Judge").replace("_.copies || _.Copies", "true"),
-		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"),
+		killers: []killer{core("ticket", "TestExploration"), followsTheSpecification,
+			core("ticket", "TestWhatAReleaseSays"),
 			simulation(1000), inArea("lease", "TestUnlockTellsOfALossThatNobodyHasNoticed")},
 	},
 	{

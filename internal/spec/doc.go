@@ -1,0 +1,3 @@
+// Package spec tests that the library follows the specification in the directory spec at the top:
+// paths through the specification drive the real tickets and the real trust. It has tests only.
+package spec
