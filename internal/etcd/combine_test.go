@@ -13,9 +13,10 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
@@ -75,6 +76,34 @@ func (r *rush) begin(n int) {
 	}
 }
 
+// combines returns what the combiner knows: how many are under way, how many parts etcd takes, and
+// how many wait.
+func (r *rush) combines() (under, most, waiting int) {
+	r.combiner.mu.Lock()
+	defer r.combiner.mu.Unlock()
+	if r.combiner.waiting != nil {
+		waiting = len(r.combiner.waiting.parts)
+	}
+	return r.combiner.under, r.combiner.most, waiting
+}
+
+// idle requires that nothing is under way or waits.
+func (r *rush) idle(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	under, _, waiting := r.combines()
+	require.Zero(t, under)
+	require.Zero(t, waiting)
+}
+
+// takes requires that the combiner knows that etcd takes so many parts, and what it has told.
+func (r *rush) takes(t *testing.T, parts, uncombined int) {
+	t.Helper()
+	synctest.Wait()
+	_, most, _ := r.combines()
+	require.Equal(t, []int{parts, uncombined}, []int{most, r.told.uncombined})
+}
+
 // nested is how many transactions each request so far has carried.
 func (r *rush) nested() (n []int) {
 	for _, c := range r.Calls(fake.Txn) {
@@ -105,7 +134,8 @@ func TestTransactionsThatMeetGoAsOne(t *testing.T) {
 			}
 			require.Len(t, done.Answer.Read, 1, "of its own branch")
 		}
-		require.Equal(t, []int{0, 0, 0}, []int{r.combiner.under, len(r.told.limits), r.told.uncombined})
+		r.idle(t)
+		r.takes(t, mostParts, 0)
 	})
 }
 
@@ -144,11 +174,11 @@ func TestNothingWaitsForLong(t *testing.T) {
 		r.begin(2 + mostParts + 2)
 		time.Sleep(longestWait - 1)
 		require.Len(t, r.nested(), 3)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		require.Equal(t, []int{0, 0, mostParts, 2}, r.nested())
 		r.running.Wait()
-		require.Zero(t, r.combiner.under)
+		r.idle(t)
 	})
 }
 
@@ -203,7 +233,7 @@ func TestOnlyTheGuiltyPartFails(t *testing.T) {
 				require.True(t, done.Answer.Succeeded && !done.Answer.Copies)
 			}
 		}
-		require.Equal(t, []int{mostParts, 0}, []int{r.combiner.most, r.told.uncombined})
+		r.takes(t, mostParts, 0)
 	})
 }
 
@@ -220,7 +250,7 @@ func TestAnEtcdThatTakesNoPartsIsTriedOnce(t *testing.T) {
 		r.begin(6)
 		r.running.Wait()
 		require.Equal(t, []int{0, 0, 4, 0, 0, 0, 0}, r.nested())
-		require.Equal(t, []int{1, 1}, []int{r.combiner.most, r.told.uncombined})
+		r.takes(t, 1, 1)
 		r.begin(12)
 		r.running.Wait()
 		require.Len(t, r.nested(), 13, "each alone")
@@ -237,15 +267,15 @@ func TestAnEtcdThatTakesFewPartsGetsFew(t *testing.T) {
 		r.MaxTxnOps(6)
 		r.begin(2 + 10)
 		r.running.Wait()
-		require.Equal(t, 5, r.combiner.most)
+		r.takes(t, 5, 0)
 		r.begin(12 + 2 + 10)
 		r.running.Wait()
-		require.Equal(t, 2, r.combiner.most, "with the operations of a part")
+		r.takes(t, 2, 0) // with the operations of a part
 		r.begin(24 + 2 + 4)
 		r.running.Wait()
 		n := r.nested()
 		require.Equal(t, []int{0, 0, 2, 2}, n[len(n)-4:])
-		require.Zero(t, r.told.uncombined)
+		r.takes(t, 2, 0)
 		for _, done := range r.done {
 			require.NoError(t, done.Err)
 		}
@@ -284,8 +314,7 @@ func TestAPartThatLeavesTakesNobodyAlong(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		r.running.Wait()
-		synctest.Wait()
-		require.Zero(t, r.combiner.under, "the request has ended, too")
+		r.idle(t) // the request has ended, too
 	})
 }
 
@@ -316,7 +345,7 @@ func TestAPartThatLeavesInTimeIsNotSent(t *testing.T) {
 		r.begin(9)
 		r.running.Wait()
 		require.Len(t, r.nested(), 5)
-		require.Nil(t, r.combiner.waiting)
+		r.idle(t)
 	})
 }
 
@@ -407,5 +436,7 @@ func TestTheLargestPartsFit(t *testing.T) {
 			Request: &pb.RequestOp_RequestTxn{RequestTxn: part},
 		})
 	}
-	require.Less(t, proto.Size(&all), 3<<19)
+	request, err := encoding.GetCodecV2("proto").Marshal(&all)
+	require.NoError(t, err)
+	require.Less(t, request.Len(), 3<<19)
 }

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"slices"
 	"strings"
 )
 
@@ -91,10 +92,8 @@ func useIn(x ast.Expr, stack []ast.Node) use {
 	}
 	switch parent := stack[len(stack)-1].(type) {
 	case *ast.AssignStmt:
-		for _, to := range parent.Lhs {
-			if to == x {
-				return use{set: true}
-			}
+		if slices.Contains(parent.Lhs, x) {
+			return use{set: true}
 		}
 	case *ast.ValueSpec:
 		for _, to := range parent.Names {
