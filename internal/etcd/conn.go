@@ -143,10 +143,11 @@ func (c *Conn) isSetBack(h *pb.ResponseHeader, sent *Epoch, sentAt int64) bool {
 
 // setBack ends an epoch, unless another answer has ended it.
 //
-// Invariant: the present epoch changes with the Session's mutex held, and the listener gives up in
-// the same critical section what it has from the one that has ended: views, names of keys, keys
-// that linger. (Do not swap the epoch first and tell then. A place that is put between the two
-// counts as one of the present epoch, and meets a view of the one before.)
+// Invariant: the present epoch changes with the Session's mutex held, and the listener begins the
+// lock delay in the same critical section. What it has from the epoch that has ended (views, names
+// of keys, keys that linger) it gives up later: each use of it asks for the present epoch. (Do not
+// swap the epoch first and tell then. A place that is put between the two counts as one of the
+// present epoch, and its hold begins without the delay.)
 func (c *Conn) setBack(ended *Epoch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -85,8 +85,8 @@ func (f *Life) Cap(ends time.Time, why error) {
 	}
 }
 
-// Cause is why f has ended, nil while it is whole. It reads the clocks itself, so that it tells the
-// truth after a pause of the process, before any timer has run.
+// Cause is why f has ended, nil while it is whole. It goes by now, which the caller has just read,
+// and by no timer. So it tells the truth after a pause of the process, before any timer has run.
 func (f *Life) Cause(now time.Time) error {
 	p := f.lease.pool
 	p.safety.Lock()
