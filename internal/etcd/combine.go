@@ -46,9 +46,10 @@ const (
 // Invariant: a combined transaction has a context of its own, which ends once nobody waits for its
 // answer. (Do not send it in that of a caller, whose deadline would end all parts.
 // TestAPartThatLeavesTakesNobodyAlong.)
+//
+// (Do not keep the client in it. What the Sessions of a client share lives as long as the client,
+// which would then live for ever. TestAClientIsForgottenWithItsSessions.)
 type combiner struct {
-	client *clientv3.Client
-
 	mu      sync.Mutex
 	most    int         // how many parts etcd takes, as far as is known; 1 if it takes no parts
 	under   int         // how many transactions are under way
@@ -63,7 +64,7 @@ var combiners attempt.Shared[combiner]
 // transactions past its permissions, and the refusal of one would be one of all.
 func combinerOf(client *clientv3.Client) *combiner {
 	return attempt.SharedBy(&combiners, client, func() *combiner {
-		b := &combiner{client: client, most: mostParts}
+		b := &combiner{most: mostParts}
 		b.late = time.AfterFunc(longestWait, b.send)
 		b.late.Stop()
 		if client.Username != "" {
@@ -238,7 +239,7 @@ func (b *combiner) carryOne(of *combined) {
 	for i, p := range of.parts {
 		ops[i] = clientv3.OpTxn(p.r.If, p.r.Then, p.r.Else)
 	}
-	resp, err := b.client.Txn(call).Then(ops...).Commit()
+	resp, err := of.parts[0].conn.client.Txn(call).Then(ops...).Commit()
 	of.copies = call.asked.Load()
 	if err == nil && len(resp.Responses) != len(ops) {
 		err = errors.New("etcd has answered another transaction")

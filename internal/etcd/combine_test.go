@@ -3,10 +3,12 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -415,6 +417,26 @@ func TestACombinedAnswerFromBeforeItsRequestEndsTheEpoch(t *testing.T) {
 		r.running.Wait()
 		require.Len(t, r.told.setBack, 1)
 	})
+}
+
+func TestAClientIsForgottenWithItsSessions(t *testing.T) {
+	used := func() weak.Pointer[clientv3.Client] {
+		client := fake.NewServer().Client("a")
+		c, _ := conn(t, client)
+		var puts sync.WaitGroup
+		for i := range 8 {
+			puts.Go(func() {
+				txn := ticket.Txn{Name: fmt.Sprint(i), Then: []clientv3.Op{clientv3.OpPut(fmt.Sprint(i), "")}}
+				c.Commit(t.Context(), &attempt.Backoff{}, txn)
+			})
+		}
+		puts.Wait()
+		return weak.Make(client)
+	}()
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return used.Value() == nil
+	}, time.Minute, 10*time.Millisecond)
 }
 
 // etcd takes requests of 1.5 MiB by default. The largest names and values stay below it.
