@@ -39,10 +39,8 @@ type world struct {
 	now      int
 	store    *fake.Store
 	epoch    int
-	rev      int           // the specification's, which counts puts only
-	puts     map[int64]put // by etcd's revision
+	puts     map[int64]int // the places, by etcd's revision
 	backup   int           // an index of the store
-	backRev  int
 	requests []*message
 	answers  []*message
 	clients  map[int]*client
@@ -50,9 +48,6 @@ type world struct {
 	places   map[int]*place
 	slots    map[int]*ticket.Slot // by the name of a key
 }
-
-// A put is a place's, and has a revision of the specification.
-type put struct{ place, rev int }
 
 type client struct{ lease, epoch int }
 
@@ -64,12 +59,12 @@ type lease struct {
 type place struct {
 	ticket.Ticket
 	by, lease, epoch, began int
-	rev                     int // the specification's
 	entering                ticket.Entering
 	release                 ticket.Release
 	releasing               bool
 	copies                  int
-	clear                   bool   // by what was read with the put
+	clear                   bool   // by what was read with the put, or by a look
+	looked                  bool   // it is by a look
 	said                    string // by Unlock
 	wants                   bool
 	held                    bool // its hold has begun
@@ -101,10 +96,9 @@ func (m *message) String() string {
 
 func newWorld(set setting) *world {
 	w := &world{
-		setting: set, start: time.Unix(1000, 0), store: fake.NewStore(), rev: 1,
-		puts: make(map[int64]put), clients: make(map[int]*client),
+		setting: set, start: time.Unix(1000, 0), store: fake.NewStore(),
+		puts: make(map[int64]int), clients: make(map[int]*client),
 		leases: make(map[int]*lease), places: make(map[int]*place), slots: make(map[int]*ticket.Slot),
-		backRev: 1,
 	}
 	for c := 1; c <= set.clients; c++ {
 		w.clients[c] = &client{lease: c}
@@ -196,8 +190,7 @@ func (w *world) serve(m *message) {
 			}
 		}
 		if m.verb == "P" && reply.Succeeded {
-			w.rev++
-			w.puts[reply.Header.Revision] = put{m.id, w.rev}
+			w.puts[reply.Header.Revision] = m.id
 		}
 	}
 	w.answers = append(w.answers, m)
@@ -260,10 +253,13 @@ func (w *world) judge(m *message, p *place) {
 		}
 		switch is := p.entering.Judge(a); is {
 		case ticket.Queued:
-			p.epoch, p.clear, p.rev = m.answered, p.entering.Ahead(0).Clear(), w.puts[p.Rev()].rev
-		default:
+			p.epoch, p.clear = m.answered, p.entering.Ahead(0).Clear()
+		case ticket.Useless: // an earlier key of that name is back
 			w.leaves(p)
-			if p.State() == ticket.Leaving { // the lease is gone
+			w.sendTxn("D", m.id, p.Removal(false, line.None))
+		default: // the lease is gone
+			w.leaves(p)
+			if p.State() == ticket.Leaving {
 				p.Remove(0)
 			}
 			w.leases[p.lease].trust = nil
@@ -306,12 +302,14 @@ func (w *world) do(act string) {
 		w.now++
 		w.requests = slices.DeleteFunc(w.requests, func(m *message) bool { return w.now > m.sent+2 })
 	case "b":
-		w.backup, w.backRev = w.store.Index(), w.rev
+		w.backup = w.store.Index()
 	case "z":
+		w.requests = slices.DeleteFunc(w.requests, func(m *message) bool {
+			return m.verb == "P" && w.places[m.id].looked && w.places[m.id].clear
+		})
 		w.store = w.store.Restored(w.backup)
 		w.backup = w.store.Index()
 		w.epoch++
-		w.rev = w.backRev
 	case "x":
 		if n < 0 {
 			n = loan(-n)
@@ -341,10 +339,13 @@ func (w *world) do(act string) {
 		w.giveUp(n, p)
 	case "n":
 		p.copies++
-		if extra == "P" {
+		switch {
+		case extra == "P":
 			w.sendTxn("P", n, p.entering.Txn(""))
-		} else {
+		case p.releasing:
 			w.sendTxn(extra, n, p.release.Txn(""))
+		default:
+			w.sendTxn(extra, n, p.Removal(false, line.None))
 		}
 	default:
 		panic(act)
@@ -406,8 +407,8 @@ func (w *world) look(p *place, clear bool) {
 		if ahead.Reading == line.Unread {
 			continue
 		}
-		p.epoch = w.epoch
-		p.clear = p.clear || ahead.Clear()
+		p.clear = p.clear && p.epoch == w.epoch || ahead.Clear()
+		p.epoch, p.looked = w.epoch, true
 		if p.clear != clear && p.State() == ticket.InLine {
 			panic(fmt.Sprintf("clear %v", p.clear))
 		}
@@ -476,7 +477,7 @@ func (w *world) seen(t *testing.T) map[string]string {
 		if said == "" {
 			said = "Silent"
 		}
-		seen[fmt.Sprint(i)] = sight(phase, p.rev, said)
+		seen[fmt.Sprint(i)] = sight(phase, int(p.Rev()), said)
 		if p.State() == ticket.Held && w.trusts(p.lease) {
 			holders = append(holders, fmt.Sprint(i))
 		}
@@ -492,7 +493,7 @@ func (w *world) seen(t *testing.T) map[string]string {
 		RangeEnd: []byte(line.End(name))})
 	require.NoError(t, err)
 	for _, e := range line.Of(name, reply.Kvs) {
-		keys = append(keys, fmt.Sprint(w.puts[e.Rev].place))
+		keys = append(keys, fmt.Sprint(w.puts[e.Rev]))
 	}
 	seen["K"], seen["H"] = strings.Join(keys, "."), strings.Join(holders, ".")
 	return seen
