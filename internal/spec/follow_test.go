@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,11 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/lease/trust"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/sent"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -31,8 +30,7 @@ type setting struct{ ttl, margin, pause, least, limit, clients int }
 
 // A world is the specification's world, of real tickets, real trust and an etcd in memory. What a
 // Session does between these is as in the specification: which epoch an answer is of, and which
-// lease
-// is in doubt.
+// lease is in doubt.
 type world struct {
 	setting
 	start    time.Time
@@ -153,7 +151,7 @@ func (w *world) sendTxn(verb string, i int, txn ticket.Txn) {
 	if txn.Else == nil {
 		txn.Else = []clientv3.Op{txn.Again()}
 	}
-	m := message{verb: verb, id: i, copy: p.copies, txn: wire(txn)}
+	m := message{verb: verb, id: i, copy: p.copies, txn: sent.Txn(txn.If, txn.Then, txn.Else)}
 	if verb == "M" {
 		m.moves = loan(i)
 	}
@@ -425,13 +423,12 @@ func (w *world) read(l *ticket.Look, p *place) (read []*pb.RangeResponse) {
 		read = append(read, reply)
 	}
 	if p.Kind == line.Read {
-		for _, op := range wire(ticket.Txn{Then: l.Ranges()}).Success {
+		for _, op := range sent.Txn(nil, l.Ranges(), nil).Success {
 			answer(op.GetRequestRange())
 		}
 		return read
 	}
-	_, _ = client3.Get(context.Background(), line.Prefix(name), l.Range()...)
-	answer(caught.read)
+	answer(sent.Range(line.Prefix(name), l.Range()...))
 	return read
 }
 
@@ -551,39 +548,4 @@ func follow(t *testing.T, number int, set setting, p path) {
 		}
 		require.Equal(t, want, w.seen(t), "%s", where())
 	}
-}
-
-// ---- transactions as clientv3 sends them
-
-type catcher struct {
-	pb.KVClient
-	in   *pb.TxnRequest
-	read *pb.RangeRequest
-}
-
-func (c *catcher) Range(
-	_ context.Context, in *pb.RangeRequest, _ ...grpc.CallOption,
-) (*pb.RangeResponse, error) {
-	c.read = in
-	return &pb.RangeResponse{}, nil
-}
-
-func (c *catcher) Txn(
-	_ context.Context, in *pb.TxnRequest, _ ...grpc.CallOption,
-) (*pb.TxnResponse, error) {
-	c.in = in
-	return &pb.TxnResponse{}, nil
-}
-
-var (
-	caught  = &catcher{}
-	client3 = clientv3.NewKVFromKVClient(caught, nil)
-)
-
-func wire(t ticket.Txn) *pb.TxnRequest {
-	txn := client3.Txn(context.Background()).If(t.If...).Then(t.Then...).Else(t.Else...)
-	if _, err := txn.Commit(); err != nil {
-		panic(err)
-	}
-	return caught.in
 }

@@ -3,7 +3,6 @@ package ticket_test
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -12,9 +11,9 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/sent"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
@@ -208,11 +207,7 @@ func (e *etcd) look(l *ticket.Look, k line.Kind, at int64) (read []*pb.RangeResp
 		}
 		return read
 	}
-	_, err := client.Get(context.Background(), line.Prefix(name), l.Range()...)
-	if err != nil {
-		panic(err)
-	}
-	return append(read, answer(e.history[at].there, caught.read))
+	return append(read, answer(e.history[at].there, sent.Range(line.Prefix(name), l.Range()...)))
 }
 
 // carryOut carries out a transaction. It fails if the transaction puts with a lease that is
@@ -292,32 +287,6 @@ type wire struct {
 	text string
 }
 
-// A catcher is a client's connection that sends nothing.
-type catcher struct {
-	pb.KVClient
-	in   *pb.TxnRequest
-	read *pb.RangeRequest
-}
-
-func (c *catcher) Range(
-	_ context.Context, in *pb.RangeRequest, _ ...grpc.CallOption,
-) (*pb.RangeResponse, error) {
-	c.read = in
-	return &pb.RangeResponse{}, nil
-}
-
-func (c *catcher) Txn(
-	_ context.Context, in *pb.TxnRequest, _ ...grpc.CallOption,
-) (*pb.TxnResponse, error) {
-	c.in = in
-	return &pb.TxnResponse{}, nil
-}
-
-var (
-	caught = &catcher{}
-	client = clientv3.NewKVFromKVClient(caught, nil)
-)
-
 // wireOf is a transaction as clientv3 sends it. again is set for a copy that the library
 // sends.
 func wireOf(t ticket.Txn, again bool) wire {
@@ -325,11 +294,7 @@ func wireOf(t ticket.Txn, again bool) wire {
 	if again && otherwise == nil {
 		otherwise = []clientv3.Op{t.Again()}
 	}
-	txn := client.Txn(context.Background()).If(t.If...).Then(t.Then...).Else(otherwise...)
-	if _, err := txn.Commit(); err != nil {
-		panic(err)
-	}
-	in := caught.in
+	in := sent.Txn(t.If, t.Then, otherwise)
 	var text []byte
 	for _, c := range in.Compare {
 		text = append(text, byte(c.Target), byte(c.GetCreateRevision()), byte(c.GetLease()))

@@ -7,27 +7,21 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
-	"path"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
-	"github.com/letsencrypt/pebble/v2/ca"
-	"github.com/letsencrypt/pebble/v2/db"
-	"github.com/letsencrypt/pebble/v2/va"
 	"github.com/letsencrypt/pebble/v2/wfe"
 	"github.com/stretchr/testify/require"
 
 	_ "github.com/etcdlock/etcdlock/adapters/caddy"
 	"github.com/etcdlock/etcdlock/internal/adapters"
+	"github.com/etcdlock/etcdlock/internal/adapters/acmetest"
 	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
@@ -43,37 +37,20 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// An acmeServer is an authority that believes each challenge, and lets the first order wait for
-// ever.
-type acmeServer struct {
-	*httptest.Server
-	arrived chan struct{} // closed with the first order
-	orders  atomic.Int64
-}
-
-func startACME(t *testing.T) *acmeServer {
-	t.Helper()
-	t.Setenv("PEBBLE_VA_ALWAYS_VALID", "1")
-	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
-	t.Setenv("PEBBLE_WFE_NONCEREJECT", "0")
-	quiet, store := log.New(io.Discard, "", 0), db.NewMemoryStore()
-	authority := ca.New(quiet, store, "", "ecdsa", 0, 1,
-		map[string]ca.Profile{"default": {ValidityPeriod: 86400 * 90}})
-	front := wfe.New(quiet, store, va.New(quiet, 0, 0, false, "", store), authority, nil, false,
-		false, 1, 1)
-	handler := front.Handler()
-	s := &acmeServer{arrived: make(chan struct{})}
-	s.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if path.Base(r.URL.Path) == "order-plz" && s.orders.Add(1) == 1 {
-			close(s.arrived)
-			_, _ = io.Copy(io.Discard, r.Body) // before that the server does not see that the client is gone
-			<-r.Context().Done()
-			return
+// startACME starts an authority that lets the first order wait for ever. arrived is closed with it.
+func startACME(t *testing.T) (authority *acmetest.Server, arrived <-chan struct{}) {
+	first := make(chan struct{})
+	return acmetest.Start(t, func(n int64, next http.Handler) http.Handler {
+		if n > 1 {
+			return next
 		}
-		handler.ServeHTTP(w, r)
-	}))
-	t.Cleanup(s.Close)
-	return s
+		close(first)
+		return http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			// Before the body is read the server does not see that the client is gone.
+			_, _ = io.Copy(io.Discard, r.Body)
+			<-r.Context().Done()
+		})
+	}), first
 }
 
 // A server is a process of Caddy that serves example.com at an address.
@@ -91,7 +68,7 @@ func freePort(t *testing.T) int {
 }
 
 // start starts Caddy. Servers share dir and the endpoint.
-func start(t *testing.T, authority *acmeServer, dir, endpoint string) *server {
+func start(t *testing.T, authority *acmetest.Server, dir, endpoint string) *server {
 	t.Helper()
 	own, port := t.TempDir(), freePort(t)
 	root := filepath.Join(own, "authority.pem")
@@ -156,20 +133,21 @@ func (s *server) serves(t *testing.T) string {
 // Two servers want one certificate. The one that orders is killed. The other one orders within the
 // TTL, and when the first is there again it has the same certificate, without an order.
 func TestTheOrderOfAKilledCaddyIsMadeByTheOther(t *testing.T) {
-	etcd, dir, authority := etcdtest.Start(t, 1), t.TempDir(), startACME(t)
+	etcd, dir := etcdtest.Start(t, 1), t.TempDir()
+	authority, arrived := startACME(t)
 	client := etcd.Client(t)
 	endpoint := client.Endpoints()[0]
 	line := func(n int) { contract.WaitForLine(t, client, "caddy/issue_cert_example.com", n) }
 	first := start(t, authority, dir, endpoint)
-	<-authority.arrived
+	<-arrived
 	line(1)
 	second := start(t, authority, dir, endpoint)
 	line(2)
-	require.EqualValues(t, 1, authority.orders.Load(), "the second one waits")
+	require.EqualValues(t, 1, authority.Orders.Load(), "the second one waits")
 	require.NoError(t, first.process.Process.Kill())
 	number := second.serves(t)
-	require.EqualValues(t, 2, authority.orders.Load())
+	require.EqualValues(t, 2, authority.Orders.Load())
 	again := start(t, authority, dir, endpoint)
 	require.Equal(t, number, again.serves(t))
-	require.EqualValues(t, 2, authority.orders.Load(), "it is stored")
+	require.EqualValues(t, 2, authority.Orders.Load(), "it is stored")
 }
