@@ -19,12 +19,12 @@ const (
 	fewUnderWay = 2
 
 	// mostParts is how many transactions are combined at most. etcd allows 128 operations by
-	// default: the parts, and those of the largest part.
+	// default: the parts, and the operations of the largest part.
 	mostParts = 64
 
-	// longestWait is how long a transaction waits for others to be answered. It is above the time of
-	// an answer where etcd is near, so that those of a busy client go together, and far below it where
-	// etcd is far away: there many are under way at once, and waiting for one would cost half a trip.
+	// longestWait is how long a transaction waits for others to be answered. A near etcd answers
+	// sooner, so the transactions of a busy client go together. A far one takes much longer: there
+	// many are under way at once, and waiting for an answer would cost half a trip.
 	longestWait = 2 * time.Millisecond
 )
 
@@ -34,17 +34,19 @@ const (
 // etcd's log. So a transaction has as many parts as come in the time of an answer, and each waits
 // for a part of that time.
 //
-// Invariant: the parts are of different locks. They get one revision, and the order of a line is
-// that of its keys' revisions. (Do not combine two of one lock: each would take the other for one
-// that came later. TestNoTwoPartsAreOfOneLock.)
+// Invariant: the parts are of different locks. They get one revision, and revisions are the order of
+// a line.
+// (Do not combine two of one lock: each would take the other for a later one.
+// TestNoTwoPartsAreOfOneLock.)
 //
 // Invariant: a part is judged as if it had been sent alone. etcd makes all comparisons before it
 // writes anything, so no part sees another. Without an answer all parts are in doubt. What etcd has
 // refused was not carried out: each part is sent again alone, and only the guilty one fails.
 // (TestOnlyTheGuiltyPartFails.)
 //
-// Invariant: a combined transaction has a context of its own, which ends once nobody waits for its
-// answer. (Do not send it in that of a caller, whose deadline would end all parts.
+// Invariant: a combined transaction has a context of its own, which ends once no caller waits for
+// its answer.
+// (Do not send it in a caller's context: its deadline would end all parts.
 // TestAPartThatLeavesTakesNobodyAlong.)
 //
 // (Do not keep the client in it. What the Sessions of a client share lives as long as the client,
@@ -57,11 +59,11 @@ type combiner struct {
 	late    *time.Timer // sends it, if no answer does
 }
 
-// combiners are those of all clients that have a Session.
+// combiners has a combiner for each client with a Session.
 var combiners attempt.Shared[combiner]
 
-// combinerOf returns the combiner of a client. That of a user combines nothing: etcd has let nested
-// transactions past its permissions, and the refusal of one would be one of all.
+// combinerOf returns the combiner of a client. It combines nothing for a client with a user: etcd has
+// let nested transactions past its permissions, and would refuse all for one.
 func combinerOf(client *clientv3.Client) *combiner {
 	return attempt.SharedBy(&combiners, client, func() *combiner {
 		b := &combiner{most: mostParts}
@@ -213,8 +215,8 @@ func (b *combiner) takeLocked() *combined {
 	return of
 }
 
-// carry sends a combined transaction, and what waits once that is answered, and so on: a goroutine
-// for each would have to make its stack grow each time.
+// carry sends a combined transaction, and then what waits, until nothing does. (A goroutine for each
+// would have its stack grow each time.)
 func (b *combiner) carry(of *combined) {
 	for ; of != nil; of = b.next() {
 		b.carryOne(of)

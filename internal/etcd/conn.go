@@ -4,6 +4,7 @@ package etcd
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -509,16 +510,16 @@ func (c *Conn) Endpoints() []string {
 	return c.client.Endpoints()
 }
 
-// FollowConnection calls lost when the client has lost its connection, and found when it has
-// another, until ctx ends. It returns at once. The calls are made one after the other, for all
-// Sessions of the client. Both may take the Session's mutex, but not for long.
+// FollowConnection has a goroutine of the Session's call lost when the client has lost its
+// connection, and found when it has another, until ctx ends. It returns at once. A call may come
+// while an earlier one is under way.
 func (c *Conn) FollowConnection(ctx context.Context, lost, found func()) {
 	conn := c.client.ActiveConnection()
 	if conn == nil {
 		return // not made with clientv3.New
 	}
 	n := attempt.SharedBy(&connections, conn, func() *connection { return &connection{} })
-	f := &follower{lost, found}
+	f := &follower{ctx, c.tasks, lost, found}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.followers = append(n.followers, f); len(n.followers) == 1 {
@@ -529,16 +530,24 @@ func (c *Conn) FollowConnection(ctx context.Context, lost, found func()) {
 	context.AfterFunc(ctx, func() { n.forget(f) })
 }
 
-// A connection is that of a client, as its Sessions follow it.
+// A connection is a client's connection, as its Sessions follow it: by one goroutine.
+//
+// (Do not call a Session's functions in it. They take the Session's mutex, for which 20,000 calls
+// may wait, and the other Sessions have to know, too.
+// TestASessionThatIsBusyKeepsNoOtherInTheDark.)
 type connection struct {
 	mu        sync.Mutex
 	followers []*follower // replaced when it changes
 	end       func()      // ends follow
 }
 
-type follower struct{ lost, found func() }
+type follower struct {
+	ctx         context.Context
+	tasks       *guard.Group
+	lost, found func()
+}
 
-// connections are those of all clients that are followed.
+// connections are the connections of all clients that are followed.
 var connections attempt.Shared[connection]
 
 // follow tells the followers, until ctx ends.
@@ -550,11 +559,14 @@ func (n *connection) follow(ctx context.Context, conn *grpc.ClientConn) {
 		told := n.followers
 		n.mu.Unlock()
 		for _, f := range told {
+			if f.ctx.Err() != nil {
+				continue // about to be forgotten
+			}
 			if was == connectivity.Ready {
-				f.lost()
+				f.tasks.Go(f.lost)
 			}
 			if state == connectivity.Ready {
-				f.found()
+				f.tasks.Go(f.found)
 			}
 		}
 	}
@@ -564,13 +576,9 @@ func (n *connection) follow(ctx context.Context, conn *grpc.ClientConn) {
 func (n *connection) forget(f *follower) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	others := make([]*follower, 0, len(n.followers))
-	for _, o := range n.followers {
-		if o != f {
-			others = append(others, o)
-		}
-	}
-	if n.followers = others; len(others) == 0 {
+	is := func(o *follower) bool { return o == f }
+	n.followers = slices.DeleteFunc(slices.Clone(n.followers), is)
+	if len(n.followers) == 0 {
 		n.end()
 	}
 }

@@ -2,13 +2,17 @@ package etcd
 
 import (
 	"context"
+	"net"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/guard"
 )
@@ -129,4 +133,51 @@ func TestAnAnswerFromBeforeItsRequestEndsTheEpoch(t *testing.T) {
 			require.EqualValues(t, 10, sent.Revision(), "the answer says nothing about it")
 		})
 	}
+}
+
+// Two Sessions follow the connection of a client. One waits for its mutex; the other is told of the
+// loss and of the new connection all the same, until its context ends.
+func TestASessionThatIsBusyKeepsNoOtherInTheDark(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	serve := func(l net.Listener) *grpc.Server {
+		s := grpc.NewServer()
+		go func() { _ = s.Serve(l) }() // until Stop
+		return s
+	}
+	server := serve(l)
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{l.Addr().String()}})
+	require.NoError(t, err)
+	defer client.Close()
+	link := client.ActiveConnection()
+	link.Connect()
+	is := func(state connectivity.State) func() bool {
+		return func() bool { return link.GetState() == state }
+	}
+	require.Eventually(t, is(connectivity.Ready), time.Minute, time.Millisecond)
+
+	busy, free := make(chan struct{}, 2), make(chan struct{})
+	a, _ := conn(t, client)
+	b, _ := conn(t, client)
+	a.FollowConnection(t.Context(), func() { busy <- struct{}{}; <-free }, func() {})
+	ctx, end := context.WithCancel(t.Context())
+	lost, found := make(chan struct{}), make(chan struct{})
+	b.FollowConnection(ctx, func() { lost <- struct{}{} }, func() { found <- struct{}{} })
+	server.Stop()
+	<-busy
+	<-lost
+	l, err = net.Listen("tcp", l.Addr().String())
+	require.NoError(t, err)
+	server = serve(l)
+	link.ResetConnectBackoff()
+	<-found
+	end()
+	close(free)
+	server.Stop()
+	n := attempt.SharedBy(&connections, link, func() *connection { return nil })
+	require.Eventually(t, func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return len(n.followers) == 1
+	}, time.Minute, time.Millisecond)
 }
