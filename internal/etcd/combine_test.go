@@ -337,16 +337,37 @@ func TestAPartThatLeavesInTimeIsNotSent(t *testing.T) {
 		require.Equal(t, []int{0, 0, 0}, r.nested())
 		require.Zero(t, len(r.Keys(line.Prefix(r.name(3))))+len(r.Keys(line.Prefix(r.name(4)))))
 
-		// All have left.
+		// It is under way, and its goroutine has not begun yet.
 		r.ctx = func(i int) context.Context {
-			if i >= 7 {
+			if i == 8 {
 				return impatient
 			}
 			return t.Context()
 		}
+		impatient, leave = context.WithCancel(t.Context())
 		r.begin(9)
+		r.combiner.mu.Lock()
+		of := r.combiner.takeLocked()
+		r.combiner.mu.Unlock()
+		leave()
+		synctest.Wait()
+		r.combiner.carry(of)
 		r.running.Wait()
-		require.Len(t, r.nested(), 5)
+		require.Equal(t, []int{0, 0, 0, 0, 0, 0}, r.nested())
+		require.NotEmpty(t, r.Keys(line.Prefix(r.name(7))))
+		require.Empty(t, r.Keys(line.Prefix(r.name(8))))
+		require.ErrorIs(t, r.done[8].Err, context.Canceled)
+
+		// All have left.
+		r.ctx = func(i int) context.Context {
+			if i >= 11 {
+				return impatient
+			}
+			return t.Context()
+		}
+		r.begin(13)
+		r.running.Wait()
+		require.Len(t, r.nested(), 8)
 		r.idle(t)
 	})
 }

@@ -833,6 +833,12 @@ var mutants = []mutant{
 		killers: []killer{core("etcd", "TestAPartThatLeavesTakesNobodyAlong")},
 	},
 	{
+		name:    "a part is sent although its caller has left",
+		why:     "It is about to be sent, and another one waits. But the caller removes its key at once, and the put comes after the removal.",
+		change:  in("etcd.combiner.leave").replace("!_.sent", "of == b.waiting"),
+		killers: []killer{core("etcd", "TestAPartThatLeavesInTimeIsNotSent")},
+	},
+	{
 		name:    "the transactions of a user are combined",
 		why:     "etcd has let nested transactions past its permissions.",
 		change:  in("etcd.combinerOf").never(`_.Username != ""`),
