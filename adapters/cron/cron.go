@@ -65,8 +65,8 @@ func (j job) Run() { j.work(context.Background()) }
 // least.
 //
 // A nil session, a least that is not positive, and a prefix or option that no lock can have are
-// errors. The JobWrapper panics for a job that has no name, or one that no lock can have: all
-// nameless jobs would have one lock.
+// errors. A job that has no name, or one that no lock can have, does not run: all nameless jobs
+// would have one lock. cron.DefaultLogger gets the reason when it is wrapped, and with each slot.
 func OncePerSlot(
 	session *etcdlock.Session, prefix string, least time.Duration, opts ...etcdlock.Option,
 ) (cron.JobWrapper, error) {
@@ -83,16 +83,30 @@ func OncePerSlot(
 			least, err)
 	}
 	return func(of cron.Job) cron.Job {
-		j, ok := of.(job)
-		if !ok {
-			panic(fmt.Sprintf("etcdlockcron: a %T has no name: make the job by Named", of))
-		}
-		name := prefix + url.PathEscape(j.name)
-		if _, err := session.Mutex(name); err != nil || j.name == "" {
-			panic(fmt.Sprintf("etcdlockcron: no lock can have the name of the job %q: %v", j.name, err))
+		j, name, err := named(session, prefix, of)
+		if err != nil {
+			refuse := func() { cron.DefaultLogger.Error(err, "the job does not run") }
+			refuse()
+			return cron.FuncJob(refuse)
 		}
 		return cron.FuncJob(func() { run(session, name, least/2, j, opts) })
 	}, nil
+}
+
+// named returns a job of Named, and the name of its lock.
+func named(session *etcdlock.Session, prefix string, of cron.Job) (j job, lock string, err error) {
+	j, ok := of.(job)
+	if !ok {
+		return j, "", fmt.Errorf("etcdlockcron: a %T has no name: make the job by Named", of)
+	}
+	if j.name == "" {
+		return j, "", errors.New("etcdlockcron: a job with an empty name")
+	}
+	lock = prefix + url.PathEscape(j.name)
+	if _, err := session.Mutex(lock); err != nil {
+		return j, "", fmt.Errorf("etcdlockcron: the job %q: %w", j.name, err)
+	}
+	return j, lock, nil
 }
 
 // run runs a slot of a job, unless another machine does, or etcd does not answer within the bound.

@@ -298,11 +298,21 @@ func TestWhatOncePerSlotCannotUse(t *testing.T) {
 			require.ErrorContains(t, err, tc.says, tc.name)
 			require.Nil(t, w)
 		}
-		once := wrapper(t, s, least)
-		require.PanicsWithValue(t, "etcdlockcron: a cron.FuncJob has no name: make the job by Named",
-			func() { once(cron.FuncJob(func() {})) })
-		for _, name := range []string{"", strings.Repeat("/", 1024/3)} {
-			require.Panics(t, func() { once(etcdlockcron.Named(name, works)) }, "%q", name)
+		once, log := wrapper(t, s, least), logged(t)
+		fails := func(context.Context) { t.Error("the job runs") }
+		long := strings.Repeat("/", 1024/3)
+		for says, job := range map[string]cron.Job{
+			"a cron.FuncJob has no name": cron.FuncJob(func() { fails(t.Context()) }),
+			"empty name":                 etcdlockcron.Named("", fails),
+			"the job \"///":              etcdlockcron.Named(long, fails),
+		} {
+			before := len(log.all())
+			once(job).Run()
+			errs := log.all()[before:]
+			require.Len(t, errs, 2, "as it is wrapped, and with its slot")
+			for _, err := range errs {
+				require.ErrorContains(t, err, says)
+			}
 		}
 	})
 }
