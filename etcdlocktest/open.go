@@ -48,7 +48,7 @@ func (e *Etcd) end() (left []error) {
 		_ = client.Close() // it says that it is closed
 	}
 	if order != nil {
-		left = append(left, order.circles()...)
+		left = append(left, order.cycles()...)
 	}
 	if e.bubble {
 		time.Sleep(patience * longest)

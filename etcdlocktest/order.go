@@ -20,10 +20,10 @@ import (
 // Mutexes of the code under test, by [etcdlock.WithTrace]. If a lock is asked for while another is
 // held, and elsewhere the two are taken the other way round, then two goroutines or processes may
 // wait for each other for ever. The end of the test fails with both places, whether they have
-// waited or not, and so for any circle of locks. [Etcd.Close] returns it as an error.
+// waited or not, and so for any cycle of locks. [Etcd.Close] returns it as an error.
 //
 // The locks that a call holds are those that its goroutine has locked, and that from which its
-// context comes (Do, Context). A try waits for nobody, so no order follows from it. Session.LockAll
+// context comes (Do, Context). A try does not wait, so no order follows from it. Session.LockAll
 // has none among its names.
 func (e *Etcd) LockOrder() *etcdlock.Trace {
 	e.mu.Lock()
@@ -142,9 +142,9 @@ func (o *order) notesLocked(first, then, place string) {
 	}
 }
 
-// circles returns an error for each circle of locks. Before, it waits a second at most for calls
+// cycles returns an error for each cycle of locks. Before, it waits a second at most for calls
 // that are on their way.
-func (o *order) circles() (all []error) {
+func (o *order) cycles() (all []error) {
 	over := make(chan struct{})
 	go func() { // ends with the calls
 		o.calls.Wait()
@@ -163,14 +163,14 @@ func (o *order) circles() (all []error) {
 	}
 	told := make(map[string]bool)
 	for _, first := range slices.Sorted(maps.Keys(o.before)) {
-		circle := o.backLocked(first)
-		if circle == nil || told[circle[0]] {
+		cycle := o.backLocked(first)
+		if cycle == nil || told[cycle[0]] {
 			continue
 		}
 		var steps []string
-		for i, name := range circle {
+		for i, name := range cycle {
 			told[name] = true
-			then := circle[(i+1)%len(circle)]
+			then := cycle[(i+1)%len(cycle)]
 			steps = append(steps, fmt.Sprintf("%q before %q (%s)", name, then, o.before[name][then]))
 		}
 		all = append(all, fmt.Errorf("etcdlocktest: locks are taken in different orders, so that their "+

@@ -84,7 +84,7 @@ func TestLocksThatAreTakenInTwoOrdersAreReported(t *testing.T) {
 			require.NoError(l.t, hold.Unlock(l.t.Context()))
 			l.both(l.one, "b", "a")
 		}, []string{two}},
-		"a circle of three": {func(l *locker) {
+		"a cycle of three": {func(l *locker) {
 			l.both(l.one, "a", "b")
 			l.both(l.one, "b", "c")
 			l.both(l.one, "c", "a")

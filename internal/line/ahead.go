@@ -36,8 +36,7 @@ type Ahead struct {
 	own Shape // of the place, if it is a permit
 }
 
-// A Reading says how many of the predecessors for which a place waits its Ahead has. Who reads sets
-// it.
+// A Reading says how many of a place's predecessors its Ahead has. The reader sets it.
 type Reading uint8
 
 // The readings.

@@ -237,7 +237,7 @@ func (o *single) Send(r *pb.LeaseKeepAliveRequest) error {
 }
 
 func (o *single) renew(id clientv3.LeaseID) (*pb.LeaseKeepAliveResponse, error) {
-	if id == nobody {
+	if id == noLease {
 		return &pb.LeaseKeepAliveResponse{}, nil
 	}
 	resp, err := o.lease.KeepAliveOnce(o.ctx, id)

@@ -58,7 +58,7 @@ func (w *wire) Recv() (*pb.LeaseKeepAliveResponse, error) {
 			return nil, err
 		}
 		r := <-w.requests
-		if r.ID == int64(nobody) {
+		if r.ID == int64(noLease) {
 			return &pb.LeaseKeepAliveResponse{}, nil
 		}
 		return &pb.LeaseKeepAliveResponse{ID: r.ID, TTL: 60}, nil

@@ -118,9 +118,9 @@ type wait struct {
 // errCutShort is the error of a renewal whose stream has ended because of an earlier one there.
 var errCutShort = errors.New("the stream ended before the answer")
 
-// nobody is a lease that etcd never has. etcd answers its renewal with a TTL of 0. etcd's
+// noLease is a lease that etcd never has. etcd answers its renewal with a TTL of 0. etcd's
 // grpc-proxy answers with -1, which it got from TimeToLive.
-const nobody = clientv3.NoLease
+const noLease = clientv3.NoLease
 
 // join counts a lease, with the period of its renewals.
 func (k *streams) join(period time.Duration) {
@@ -183,8 +183,8 @@ func (k *streams) admit(now time.Time) {
 	})
 }
 
-// proven returns the proven stream for a renewal: of those on which the fewest are under way, the
-// one that was opened last.
+// proven returns the proven stream for a renewal: the one with the fewest under way, and the newest
+// of several.
 func (k *streams) proven(w *wait) (best *stream) {
 	for _, on := range slices.Backward(k.open) {
 		if on.proven && on.mayCarry(w) &&
@@ -251,7 +251,7 @@ func (k *streams) begin(w *wait, now time.Time) {
 	k.open, k.begun = append(k.open, on), append(k.begun, on)
 	on.carry(w)
 	if !k.proxied {
-		on.send(nobody)
+		on.send(noLease)
 	}
 }
 
@@ -268,7 +268,7 @@ func (k *streams) opened(on *stream) {
 func (k *streams) answered(on *stream, resp *pb.LeaseKeepAliveResponse) {
 	switch {
 	case on.left:
-	case resp.ID == int64(nobody):
+	case resp.ID == int64(noLease):
 		on.proven = resp.TTL == 0
 		k.proxied = k.proxied || !on.proven && on.to == k.to
 	case len(on.underWay) > 0 && resp.ID == int64(on.underWay[0].by.id):

@@ -125,14 +125,14 @@ func TestWhichStreamARenewalGoesOn(t *testing.T) {
 					k.answered(w.on, header(w.by.id, 60))
 					require.Len(t, w.answer, 1)
 					if what == "is" {
-						k.answered(w.on, header(nobody, 0))
+						k.answered(w.on, header(noLease, 0))
 					}
 				case "late":
 					k.opened(w.on)
 				case "end":
 					k.failed(w.on, errors.New("gone"))
 				case "yes", "no":
-					k.answered(w.on, header(nobody, map[string]int64{"yes": 0, "no": -1}[what]))
+					k.answered(w.on, header(noLease, map[string]int64{"yes": 0, "no": -1}[what]))
 				default:
 					now = now.Add(time.Millisecond)
 					w = &wait{answer: make(chan answer, 1)}

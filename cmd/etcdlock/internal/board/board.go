@@ -104,8 +104,8 @@ type Board struct {
 	turns    curve
 	gone     []gone // names that went, for readers that have older pictures
 
-	circles   [][]Wait
-	circlesOf uint64 // the version of which these are
+	cycles   [][]Wait
+	cyclesOf uint64 // the version of which these are
 }
 
 type gone struct {

@@ -182,10 +182,10 @@ func TestALateLease(t *testing.T) {
 	require.Len(t, b.Picture(at(6), 0).Leases, 1)
 }
 
-// Sessions that wait for each other are a circle. A line, readers that share, and a Session that
+// Sessions that wait for each other are a cycle. A line, readers that share, and a Session that
 // waits behind itself are none.
-func TestACircleOfSessionsIsAPossibleDeadlock(t *testing.T) {
-	circles := func(kvs ...*mvccpb.KeyValue) [][]Wait {
+func TestACycleOfSessionsIsAPossibleDeadlock(t *testing.T) {
+	cycles := func(kvs ...*mvccpb.KeyValue) [][]Wait {
 		b := New()
 		b.Read(at(0), 100, kvs)
 		return Cycles(Waits(b.Picture(at(0), 0).Locks))
@@ -196,19 +196,19 @@ func TestACircleOfSessionsIsAPossibleDeadlock(t *testing.T) {
 	r := func(lock string, rev, session int64) *mvccpb.KeyValue {
 		return kv(key(lock, reader, int(rev)), rev, session, "")
 	}
-	require.Empty(t, circles(x("a", 1, 1), x("a", 2, 2), x("b", 3, 2), x("b", 4, 3)))
-	require.Empty(t, circles(x("a", 1, 1), x("a", 2, 1)))
-	require.Empty(t, circles(x("a", 1, 9), r("a", 2, 1), r("a", 3, 2), x("b", 4, 2), x("b", 5, 1)))
+	require.Empty(t, cycles(x("a", 1, 1), x("a", 2, 2), x("b", 3, 2), x("b", 4, 3)))
+	require.Empty(t, cycles(x("a", 1, 1), x("a", 2, 1)))
+	require.Empty(t, cycles(x("a", 1, 9), r("a", 2, 1), r("a", 3, 2), x("b", 4, 2), x("b", 5, 1)))
 
-	two := circles(x("a", 1, 1), x("b", 2, 2), x("a", 3, 2), x("b", 4, 1))
+	two := cycles(x("a", 1, 1), x("b", 2, 2), x("a", 3, 2), x("b", 4, 1))
 	require.Len(t, two, 1)
 	require.ElementsMatch(t, []Wait{{"a", "2", "s2", "1", "s1"}, {"b", "1", "s1", "2", "s2"}}, two[0])
 
 	// Through waiters, and readers before a writer.
-	require.Len(t, circles(x("a", 1, 1), x("a", 2, 2), x("a", 3, 3), x("b", 4, 3), x("b", 5, 1)), 1)
-	require.Len(t, circles(r("a", 1, 1), r("a", 2, 2), x("a", 3, 3), x("b", 4, 3), x("b", 5, 1)), 1)
+	require.Len(t, cycles(x("a", 1, 1), x("a", 2, 2), x("a", 3, 3), x("b", 4, 3), x("b", 5, 1)), 1)
+	require.Len(t, cycles(r("a", 1, 1), r("a", 2, 2), x("a", 3, 3), x("b", 4, 3), x("b", 5, 1)), 1)
 	// Two that have nothing in common are two.
-	require.Len(t, circles(x("a", 1, 1), x("b", 2, 2), x("a", 3, 2), x("b", 4, 1),
+	require.Len(t, cycles(x("a", 1, 1), x("b", 2, 2), x("a", 3, 2), x("b", 4, 1),
 		x("c", 11, 5), x("d", 12, 6), x("c", 13, 6), x("d", 14, 5)), 2)
 }
 

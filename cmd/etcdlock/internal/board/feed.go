@@ -174,8 +174,8 @@ func (b *Board) counted() (keys, revision int64) {
 	return b.keys, b.revision
 }
 
-// ask asks what is left of leases: of those that somebody looks at each second, of all others one
-// after the other. Of a holder that was there before the board it asks since when it holds.
+// ask asks how much of leases is left: each second for the locks on the screen, and for all others
+// one after the other. For a holder that was there before the board it also asks since when it holds.
 func (f *Feed) ask(ctx context.Context) {
 	ticks := time.NewTicker(askEvery)
 	defer ticks.Stop()

@@ -19,22 +19,22 @@ type Row struct {
 	Late    bool          // the lease of a holder
 	Kept    time.Duration // how long the lock stays taken though its hold is over
 	Asked   *Recall       // of a holder
-	Circle  bool          // its waits are in a circle
+	Cycle   bool          // its waits are in a cycle
 	Turns   int           // hand-overs in the last minute
 }
 
 // Rows is the locks of a picture.
-func (p *Picture) Rows(circles [][]Wait) []Row {
-	inCircle := make(map[string]bool)
-	for _, circle := range circles {
-		for _, w := range circle {
-			inCircle[w.Lock] = true
+func (p *Picture) Rows(cycles [][]Wait) []Row {
+	inCycle := make(map[string]bool)
+	for _, cycle := range cycles {
+		for _, w := range cycle {
+			inCycle[w.Lock] = true
 		}
 	}
 	rows := make([]Row, len(p.Locks))
 	for i, l := range p.Locks {
 		rows[i] = p.row(l)
-		rows[i].Circle = inCircle[l.Name]
+		rows[i].Cycle = inCycle[l.Name]
 	}
 	return rows
 }

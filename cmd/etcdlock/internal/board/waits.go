@@ -19,8 +19,8 @@ type Wait struct {
 // mostBehind bounds the Sessions of one line for which one waits directly.
 const mostBehind = 64
 
-// Waits is which Session waits for which: a key's lease says of which Session it is. A place waits
-// for all before it that do not share with it. Those before an exclusive one are left out, since
+// Waits is which Session waits for which: a key's lease names its Session. A place waits for all
+// before it that do not share with it. Places before an exclusive one are left out, since
 // that one waits for them, too.
 func Waits(locks []*Lock) (waits []Wait) {
 	for _, l := range locks {
@@ -54,8 +54,8 @@ func name(p *Place) string {
 	return p.Owner
 }
 
-// Cycles is the circles among waits: Sessions that wait for each other. Such a circle may be a
-// deadlock. It need not be one: each goroutine of a Session waits for itself. Of circles that have
+// Cycles is the cycles among waits: Sessions that wait for each other. Such a cycle may be a
+// deadlock. It need not be one: each goroutine of a Session waits for itself. Of cycles that have
 // Sessions in common one is told.
 func Cycles(waits []Wait) (cycles [][]Wait) {
 	next := make(map[string][]Wait)
@@ -87,9 +87,9 @@ func Cycles(waits []Wait) (cycles [][]Wait) {
 			tried[session]++
 			switch state[way.Behind] {
 			case onPath:
-				circle := append(slices.Clone(path[at[way.Behind]:]), way)
-				if !slices.ContainsFunc(cycles, func(told []Wait) bool { return meet(told, circle) }) {
-					cycles = append(cycles, circle)
+				cycle := append(slices.Clone(path[at[way.Behind]:]), way)
+				if !slices.ContainsFunc(cycles, func(told []Wait) bool { return meet(told, cycle) }) {
+					cycles = append(cycles, cycle)
 				}
 			case fresh:
 				path = append(path, way)
@@ -101,25 +101,25 @@ func Cycles(waits []Wait) (cycles [][]Wait) {
 	return cycles
 }
 
-// meet reports whether two circles have a Session in common.
+// meet reports whether two cycles have a Session in common.
 func meet(a, b []Wait) bool {
 	return slices.ContainsFunc(a, func(w Wait) bool {
 		return slices.ContainsFunc(b, func(o Wait) bool { return o.Session == w.Session })
 	})
 }
 
-// Circles is the circles of all locks. They are made anew when a lock has changed.
-func (b *Board) Circles(now time.Time) [][]Wait {
+// Cycles is the cycles of all locks. They are made anew when a lock has changed.
+func (b *Board) Cycles(now time.Time) [][]Wait {
 	b.mu.Lock()
-	version, known, circles := b.version, b.circlesOf, b.circles
+	version, known, cycles := b.version, b.cyclesOf, b.cycles
 	b.mu.Unlock()
 	if version == known {
-		return circles
+		return cycles
 	}
 	p := b.Picture(now, 0)
-	circles = Cycles(Waits(p.Locks))
+	cycles = Cycles(Waits(p.Locks))
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.circlesOf, b.circles = p.Version, circles
-	return circles
+	b.cyclesOf, b.cycles = p.Version, cycles
+	return cycles
 }

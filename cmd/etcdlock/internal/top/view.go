@@ -74,7 +74,7 @@ type View struct {
 	offset   int
 	selected string // the lock under the cursor, or the one in detail
 	place    int    // the one under the cursor, in detail
-	circles  [][]board.Wait
+	cycles   [][]board.Wait
 	waiting  []board.Wait
 	asks     *Target // a question is open
 	answer   string
@@ -87,7 +87,7 @@ func (v *View) Show(p *board.Picture) {
 	}
 	v.shown = p
 	v.waiting = board.Waits(p.Locks)
-	v.circles = board.Cycles(v.waiting)
+	v.cycles = board.Cycles(v.waiting)
 	v.sort()
 }
 
@@ -96,7 +96,7 @@ func (v *View) sort() {
 	if v.shown == nil {
 		return
 	}
-	v.rows = slices.DeleteFunc(v.shown.Rows(v.circles), func(r board.Row) bool {
+	v.rows = slices.DeleteFunc(v.shown.Rows(v.cycles), func(r board.Row) bool {
 		return !r.Matches(v.filter)
 	})
 	board.Sort(v.rows, v.order)
@@ -228,9 +228,9 @@ func (v *View) headLines() []Line {
 	if v.shown.Trouble != "" {
 		second = append(second, Piece{v.shown.Trouble + ": this may be old  ", Bad})
 	}
-	if len(v.circles) > 0 {
+	if len(v.cycles) > 0 {
 		second = append(second, Piece{fmt.Sprintf("possible deadlock of %s (w shows it)  ",
-			count(len(v.circles[0]), "Session")), Bad})
+			count(len(v.cycles[0]), "Session")), Bad})
 	}
 	if late > 0 {
 		second = append(second, Piece{fmt.Sprintf("%d late  ", late), Warn})
@@ -294,7 +294,7 @@ func (v *View) rowLine(r board.Row, selected bool) Line {
 		{left(leaseText(r.Lease), leaseWidth), style(worst(r.Late, Bad))}}
 	note, noted := "", Warn
 	switch {
-	case r.Circle:
+	case r.Cycle:
 		note, noted = "deadlock", Bad
 	case r.Late:
 		note, noted = "late", Bad
@@ -396,12 +396,12 @@ func (v *View) recalled(p *board.Place) string {
 	return fmt.Sprintf("%s, %s of %s left", text, short(max(0, over)), short(p.Recall.Grace))
 }
 
-// waitLines show which Session waits for which, circles first.
+// waitLines show which Session waits for which, cycles first.
 func (v *View) waitLines() []Line {
 	lines := []Line{{{"Which Session waits for which", Bold}}}
-	for _, circle := range v.circles {
+	for _, cycle := range v.cycles {
 		lines = append(lines, Line{}, Line{{"possible deadlock: these wait for each other", Bad}})
-		for _, w := range circle {
+		for _, w := range cycle {
 			lines = append(lines, Line{{waitText(w), Bad}})
 		}
 	}

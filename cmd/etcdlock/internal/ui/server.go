@@ -109,7 +109,7 @@ type message struct {
 	Locks   []*board.Lock          `json:"locks"`
 	Gone    []string               `json:"gone"`
 	Leases  map[string]board.Lease `json:"leases"` // that were heard of since
-	Circles [][]board.Wait         `json:"circles"`
+	Cycles  [][]board.Wait         `json:"cycles"`
 }
 
 // events tells a page what changes, until it goes.
@@ -153,7 +153,7 @@ func (s *Server) message(now time.Time, seen *board.Picture) (message, *board.Pi
 	m := message{
 		Now: now, Whole: p.Whole, Prefix: s.Prefix, Allow: s.Allow, Trouble: p.Trouble,
 		Ready: p.Revision > 0, Turns: p.Turns, Locks: p.Locks, Gone: p.Gone,
-		Leases: make(map[string]board.Lease), Circles: s.Board.Circles(now),
+		Leases: make(map[string]board.Lease), Cycles: s.Board.Cycles(now),
 	}
 	for id, l := range p.Leases {
 		if l.At.After(heard) {
