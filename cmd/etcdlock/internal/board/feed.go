@@ -175,7 +175,8 @@ func (b *Board) counted() (keys, revision int64) {
 }
 
 // ask asks how much of leases is left: each second for the locks on the screen, and for all others
-// one after the other. For a holder that was there before the board it also asks since when it holds.
+// one after the other. For a holder that was there before the board it also asks since when that
+// one holds.
 func (f *Feed) ask(ctx context.Context) {
 	ticks := time.NewTicker(askEvery)
 	defer ticks.Stop()
