@@ -10,7 +10,7 @@ import (
 	"github.com/etcdlock/etcdlock"
 )
 
-// A document keeps the highest token of a write and the highest of a read that it has seen.
+// A document keeps the highest token of a write, and of a read.
 type document struct {
 	mu          sync.Mutex
 	text        string
@@ -19,8 +19,7 @@ type document struct {
 
 var errTooLate = errors.New("refused: too late")
 
-// write refuses a writer if another one has written since, or a later reader has read: what that
-// was told must stay true.
+// write refuses a writer if a later one has written, or a later reader has read.
 func (d *document) write(text string, token int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -31,7 +30,7 @@ func (d *document) write(text string, token int64) error {
 	return nil
 }
 
-// show refuses a reader if a later writer has written: part of what it reads would be new.
+// show refuses a reader if a later writer has written.
 func (d *document) show(token int64) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
