@@ -228,13 +228,10 @@ func ExampleLockedError() {
 func exampleClient() *clientv3.Client { return contract.ExampleClient(endpoints) }
 
 // charge is the program of the package's documentation.
-func charge(ctx context.Context, client *clientv3.Client) error {
-	mu, err := etcdlock.New(client, "orders/42")
-	if err != nil {
-		return err
-	}
-	defer mu.Close(ctx)
-	return mu.Do(ctx, func(ctx context.Context) error { // waits for the lock
+func charge(ctx context.Context, session *etcdlock.Session, order string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // for the wait and the work
+	defer cancel()
+	return session.Do(ctx, "orders/"+order, func(ctx context.Context) error {
 		return writeOrder(ctx) // ctx ends if the lock is lost
 	})
 }
@@ -244,7 +241,13 @@ func writeOrder(ctx context.Context) error { return ctx.Err() }
 func Example_do() {
 	client := exampleClient()
 	defer client.Close()
-	fmt.Println(charge(context.Background(), client))
+	ctx := context.Background()
+	session, err := etcdlock.NewSession(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+	fmt.Println(charge(ctx, session, "42"))
 	// Output: <nil>
 }
 

@@ -111,7 +111,7 @@ func TestThePackageDocumentationShowsTestedCode(t *testing.T) {
 			break
 		}
 	}
-	require.Contains(t, shown.String(), "etcdlock.New(")
+	require.Contains(t, shown.String(), "session.Do(")
 	require.Contains(t, sources(t, "example_test.go"), "\n"+shown.String())
 }
 
