@@ -32,16 +32,16 @@ var (
 	// goroutines in.
 	ErrLost = errors.New("etcdlock: lost")
 
-	// ErrUnconfirmed says that etcd did not confirm a release in time. The
-	// release goes on in the background. If etcd stays away, the lock is free
-	// once its lease has expired. There is nothing left for the caller to do.
+	// ErrUnconfirmed says that etcd did not confirm a release in time. The release goes on in the
+	// background. If etcd stays away, the lock is free once its lease has expired. There is nothing
+	// left for the caller to do.
 	ErrUnconfirmed = errors.New("etcdlock: release not confirmed")
 
 	// ErrUnlocked is the cause of a hold's context after Unlock.
 	ErrUnlocked = errors.New("etcdlock: unlocked")
 
-	// ErrMaxHold is the cause of a hold's context after the time of
-	// [WithMaxHold], and the reason of the [*LostError] that Unlock returns then.
+	// ErrMaxHold is the cause of a hold's context after the time of [WithMaxHold], and the reason of
+	// the [*LostError] that Unlock returns then.
 	ErrMaxHold = errors.New("etcdlock: held for the longest time allowed")
 
 	// ErrDeadlock says that a lock was asked for with the context of a hold of the same name in the
@@ -49,24 +49,23 @@ var (
 	// Lock, and a read in a read, by [WithReentrancy].
 	ErrDeadlock = errors.New("etcdlock: the context already comes from a hold of this lock")
 
-	// ErrClosed says that the Mutex, RWMutex or Semaphore, or its Session, was closed.
-	// Make a new one.
+	// ErrClosed says that the Mutex, RWMutex or Semaphore, or its Session, was closed. Make a new one.
 	ErrClosed = errors.New("etcdlock: closed")
 
 	// ErrNotRun says that Do or a method like it did not call its function. The error also wraps the
 	// reason, and the caller may retry the work. An error without ErrNotRun says how the function
-	// ended. ErrNotRun is always about the call that returned the error: if the function returns the
-	// error of another Do, its Do passes on everything but ErrNotRun.
+	// ended. ErrNotRun is always about the call that returned the error: if the function itself
+	// returns the error of another Do, everything but ErrNotRun is passed on.
 	ErrNotRun = errors.New("etcdlock: the function was not called")
 
 	// ErrStopLeading is for the function of [Mutex.Lead]: if it returns an error that is
 	// ErrStopLeading, Lead ends, and returns that error.
 	ErrStopLeading = errors.New("etcdlock: stop leading")
 
-	// ErrUnavailable says that etcd was not answering when a wait ended, whatever else the wait was
-	// for. The error also wraps the reason, if one is known: gRPC's own for having no connection, or
-	// etcd's last error. Check the endpoints, the network and the certificates. A wait shorter than
-	// 250 ms ends without it, unless there is no connection or etcd has answered with an error.
+	// ErrUnavailable says that etcd was not answering when a wait ended. The error also wraps the
+	// reason, if one is known: gRPC's own for having no connection, or etcd's last error. Check the
+	// endpoints, the network and the certificates. A wait shorter than 250 ms ends without it, unless
+	// there is no connection or etcd has answered with an error.
 	ErrUnavailable = errors.New("etcdlock: no answer from etcd")
 
 	// ErrRecalled says that a hold has ended because it was recalled and its grace is over. It comes
@@ -80,31 +79,31 @@ var (
 	ErrNotRecallable = errors.New("etcdlock: does not listen to a recall")
 )
 
-// The reasons of a [*LostError], besides [ErrMaxHold], for use with [errors.Is]. Each loss has
-// one of them. If etcd did not answer whether the key was deleted or put over, the loss is
-// both. docs/runbook.md says where to look.
+// The reasons of a [*LostError], besides [ErrMaxHold], for use with [errors.Is]. Each loss has one
+// of them. If etcd did not answer whether the key was deleted or put over, the loss is both.
+// docs/runbook.md says where to look.
 var (
 	// ErrExpired says that etcd acknowledged no renewal of the lease for the TTL less the safety
 	// margin. If etcd refused the renewals, the error wraps its answer. Lock again. If it comes often,
 	// etcd is too slow for the TTL.
 	ErrExpired = errors.New("etcdlock: not renewed in time")
 
-	// ErrSuspended says that the wall clock ran ahead of the monotonic one by more than was
-	// left: the machine was suspended, or its clock was set forward. Lock again.
+	// ErrSuspended says that the wall clock ran ahead of the monotonic one by more than was left: the
+	// machine was suspended, or its clock was set forward. Lock again.
 	ErrSuspended = errors.New("etcdlock: the wall clock ran ahead: machine suspended, or clock set")
 
 	// ErrKeyDeleted says that the key of the hold was gone. An operator deleted it ([Break], etcdctl),
 	// or revoked the lease and the missing key was noticed first. Another contender may hold the lock
-	// since the deletion, some time before the loss was noticed.
+	// since the deletion, which was before the loss was noticed.
 	ErrKeyDeleted = errors.New("etcdlock: its key was deleted")
 
 	// ErrKeyOverwritten says that another program put a value of its own over the key of the hold, and
 	// so took it off the lease. Find out which one writes below the name.
 	ErrKeyOverwritten = errors.New("etcdlock: its key was put over")
 
-	// ErrLeaseRevoked says that etcd does not know the lease any more: an operator revoked
-	// it, etcd let it expire, or etcd was restored from a backup. All holds on that lease
-	// are lost with it. It wraps etcd's answer, if a request got one.
+	// ErrLeaseRevoked says that etcd does not know the lease any more: an operator revoked it, etcd
+	// let it expire, or etcd was restored from a backup. All holds on that lease are lost with it. It
+	// wraps etcd's answer, if a request got one.
 	ErrLeaseRevoked = errors.New("etcdlock: its lease was revoked, or has expired in etcd")
 )
 
@@ -141,8 +140,8 @@ func init() {
 	})
 }
 
-// A LockedError names the holder of a lock that the call did not get.
-// errors.Is(err, ErrLocked) is true for it.
+// A LockedError names the holder of a lock that the call did not get. errors.Is(err, ErrLocked) is
+// true for it.
 type LockedError struct {
 	Name string // of the lock
 	// Holder is the first in line when the line was last read; it may be one of several. Its Until is
@@ -228,9 +227,9 @@ func contenderOf(c hold.Contender) Contender {
 // Unwrap makes errors.Is(e, ErrLocked) true.
 func (e *LockedError) Unwrap() error { return ErrLocked }
 
-// A LostError says which hold was lost and why. errors.Is is true for ErrLost and for
-// whatever Reason wraps: [ErrExpired], [ErrSuspended], [ErrKeyDeleted],
-// [ErrKeyOverwritten], [ErrLeaseRevoked] or [ErrMaxHold].
+// A LostError says which hold was lost and why. errors.Is is true for ErrLost and for whatever
+// Reason wraps: [ErrExpired], [ErrSuspended], [ErrKeyDeleted], [ErrKeyOverwritten],
+// [ErrLeaseRevoked] or [ErrMaxHold].
 type LostError struct {
 	Name   string // of the lock
 	Token  int64  // of the lost hold
@@ -264,8 +263,8 @@ func (e *LostError) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// A RecalledError is the cause of a hold's context after a [Recall] and its grace.
-// errors.Is(err, ErrRecalled) is true for it.
+// A RecalledError is the cause of a hold's context after a [Recall] and its grace. errors.Is(err,
+// ErrRecalled) is true for it.
 type RecalledError struct {
 	Name       string // of the lock
 	Token      int64  // of the hold
@@ -293,8 +292,8 @@ func (e *RecalledError) LogValue() slog.Value {
 		slog.String("by", e.By), slog.String("reason", e.Reason))
 }
 
-// opError is the error of one call. Its text names the call and the lock, and
-// it wraps everything that the caller may want to tell apart.
+// opError is the error of one call. Its text names the call and the lock, and it wraps everything
+// that the caller may want to tell apart.
 type opError struct {
 	text  string
 	wraps []error
@@ -303,8 +302,8 @@ type opError struct {
 func (e *opError) Error() string   { return e.text }
 func (e *opError) Unwrap() []error { return e.wraps }
 
-// failed is the error of call op on the lock name for the given reasons. The
-// last reason is the one nearest to the caller.
+// failed is the error of call op on the lock name for the given reasons. The last reason is the one
+// nearest to the caller.
 func failed(op, name string, reasons ...error) error {
 	e := &opError{text: fmt.Sprintf("etcdlock: %s %s", op, excerpt(name, maxNameLen))}
 	for _, reason := range reasons {
@@ -316,9 +315,9 @@ func failed(op, name string, reasons ...error) error {
 	return e
 }
 
-// waitFailed is the error of a wait for the lock name that ended with ctx.
-// It says what the wait was for: the line, if busy is known, and etcd, if etcd was not
-// answering then (for the reason away) or has failed before with lastRPC.
+// waitFailed is the error of a wait for the lock name that ended with ctx. It says what the wait
+// was for: the line, if busy is known, and etcd, if etcd was not answering then (for the reason
+// away) or has failed before with lastRPC.
 func waitFailed(ctx context.Context, name string, busy *hold.Busy, away, lastRPC error) error {
 	e := &opError{text: fmt.Sprintf("etcdlock: lock %q", name)}
 	if busy != nil {
@@ -361,8 +360,8 @@ func notRun(why error) error {
 	return &opError{text: why.Error(), wraps: []error{ErrNotRun, why}}
 }
 
-// ran is the error of a function that Do has called. If it comes from another Do that did not
-// call its function, it keeps everything but ErrNotRun.
+// ran is the error of a function that Do has called. If it comes from another Do that did not call
+// its function, it keeps everything but ErrNotRun.
 func ran(err error) error {
 	if errors.Is(err, ErrNotRun) {
 		return &ranError{err}

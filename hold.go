@@ -10,7 +10,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/hold"
 )
 
-// A Hold is one acquisition that is not a Mutex's own: a lock by its name ([Session.Lock]), a read
+// A Hold is what a call has acquired: a lock by its name ([Session.Lock]), a read
 // ([RWMutex.RLock]), permits ([Semaphore.Acquire]), or several names ([Session.LockAll]). It lasts
 // until its Unlock, which any goroutine may call. Its methods are safe for concurrent use. Do not
 // copy one.
@@ -34,7 +34,7 @@ func acquire(ctx context.Context, m *hold.Lock, w hold.Request) (*Hold, error) {
 // Otherwise it returns what [Mutex.Unlock] returns: [ErrLost], [ErrUnconfirmed], or [ErrNotHeld] if
 // the Hold was unlocked before, or its RWMutex, Semaphore or Session was closed. After each of
 // these the Hold is over. ctx is as in Mutex.Unlock: with a nil ctx the hold goes on. After the
-// grace of a [Recall] Unlock is nil: the hold was whole. If one of several names was lost it
+// grace of a [Recall] Unlock returns nil: the hold was whole. If one of several names was lost it
 // returns its [*LostError], and removes the other keys in the background.
 //
 // While other readers of the Session share the key, Unlock asks etcd nothing; the last reader
@@ -96,13 +96,13 @@ func (h *Hold) Context(parent context.Context) context.Context {
 	return hold.WithHold(parent, h.h.Current())
 }
 
-// Token returns the fencing token, and 0 once the hold has ended. It is the create revision of the
-// key, which readers of one Session may share, and of all keys of several names. [RWMutex] says how
-// to use the token of a read, and [Semaphore] that of permits.
+// Token returns the fencing token, and 0 once the hold has ended. Several names have one token, and
+// readers of one Session may share one. See [RWMutex] for the token of a read, and [Semaphore] for
+// the token of permits.
 func (h *Hold) Token() int64 { return h.Status().Token }
 
-// Key returns the etcd key of the hold, of several names that of the first. It is "" once the hold
-// has ended.
+// Key returns the etcd key of the hold: the first name's if it has several, "" once the hold has
+// ended.
 func (h *Hold) Key() string { return h.Status().Key }
 
 // Status returns what is true of the hold now, as [Mutex.Status] does.
@@ -121,9 +121,9 @@ func (h *Hold) Names() []string {
 	return h.h.Names()
 }
 
-// IsOwner returns one comparison per held name, for the If of an etcd transaction. All of them are
-// true only while the keys of this very hold exist, whatever clocks say, and none is once it has
-// ended. (A key that readers of one Session share exists until the last has unlocked.) See
+// IsOwner returns one comparison per held name, for the If of an etcd transaction. They are true
+// only while the keys of this very hold exist, whatever clocks say. Once the hold has ended none is
+// true. (A key that readers of one Session share exists until the last has unlocked.) See
 // [Mutex.IsOwner] for two writes of one hold.
 func (h *Hold) IsOwner() []clientv3.Cmp {
 	if h == nil || h.h.Hold == nil {
@@ -133,8 +133,8 @@ func (h *Hold) IsOwner() []clientv3.Cmp {
 }
 
 // SetInfo changes the Contender.Info of the hold as [Mutex.SetInfo] does, with the same errors and
-// costs: that of several names at all keys at once. Readers of a Session that share a key, or join
-// it later, have its info in common.
+// costs. It changes the keys of several names at once. Readers that share a key, or join it later,
+// have one info.
 func (h *Hold) SetInfo(ctx context.Context, info string) error {
 	if h == nil || h.h.Hold == nil {
 		return ErrNotHeld
@@ -157,10 +157,10 @@ func checkSetInfo(ctx context.Context, name, info string) error {
 type Status struct {
 	Held  bool
 	Token int64  // see [Mutex.Token]
-	Key   string // in etcd, of several names that of the first
+	Key   string // in etcd; of several names the first one's
 
-	// Deadline is until when the hold is certain without another renewal. It moves on as long as etcd
-	// answers, up to the end by [WithMaxHold] or of a recall's grace.
+	// Deadline is the time until which the hold is certain without another renewal. It moves on as
+	// long as etcd answers, up to the end by [WithMaxHold] or of a recall's grace.
 	Deadline time.Time
 
 	TTL, SafetyMargin time.Duration // as granted; see [WithTTL], [WithSafetyMargin]

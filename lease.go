@@ -35,7 +35,7 @@ func NewSession(client *clientv3.Client, opts ...SessionOption) (*Session, error
 
 // Lease returns the lease that the next hold will be bound to. It is clientv3.NoLease before the
 // first use, after Close and while a lost lease is not replaced yet. Do not attach your own keys:
-// they go when the Session gives the lease up, in doubt of it or after two TTLs without use.
+// they go when the Session gives the lease up, because it is in doubt or was not used for two TTLs.
 func (s *Session) Lease() clientv3.LeaseID {
 	if s.check() != nil {
 		return clientv3.NoLease
@@ -43,8 +43,8 @@ func (s *Session) Lease() clientv3.LeaseID {
 	return s.engine.Lease()
 }
 
-// Mutex returns a Mutex for name on the Session's lease. It does no I/O. Mutexes
-// of the same name exclude each other, whichever Session they are from.
+// Mutex returns a Mutex for name on the Session's lease. It does no I/O. Mutexes of the same name
+// exclude each other, whichever Session they are from.
 func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
 	return s.newMutex(name, forMutex, opts)
 }
@@ -107,8 +107,8 @@ func (s *Session) configured(name string, of use, opts []Option) (*hold.Config, 
 // it until it calls Unlock on the Hold; nothing has to be closed.
 //
 // It is for names that come with the work: the article that is sold, the file that is written. It
-// costs what a Lock of a Mutex costs that is used again, and has the same errors. A name that no
-// lock may have, or an option that a Mutex cannot have, is an error at once.
+// costs as much as the Lock of a Mutex that is used again, and has the same errors. An invalid
+// name, or an option that a Mutex refuses, is an error at once.
 func (s *Session) Lock(ctx context.Context, name string, opts ...Option) (*Hold, error) {
 	return s.lock(ctx, name, opts, hold.Request{})
 }
@@ -165,15 +165,15 @@ func (s *Session) lock(
 //
 // ctx bounds the wait only. Uncontended it is one request to etcd, and so is the Hold's Unlock. It
 // stands in the line of each name, first come, first served, and cannot deadlock with any other
-// LockAll or Lock, whatever the order of the names. (It can if the caller holds something while it
-// waits, as with any lock.) While it waits for one name it keeps its places in the other lines, and
-// counts as the holder where it is the first.
+// LockAll or Lock, whatever the order of the names, unless the caller already holds another lock.
+// While it waits for one name it keeps its places in the other lines, and counts as the holder
+// where it is the first.
 //
 // The names have one token, and they end together: if one is lost all are, and the contexts of the
 // Hold end with the [*LostError] of that name. After an error nothing is held and nothing is left
-// behind that could block other contenders. An error about the names (none, too many, one twice, an
-// invalid one) comes before anything was sent. The other errors are as for [Mutex.Lock], of the
-// first name in the way; [ErrDeadlock] comes also with [WithReentrancy].
+// behind that could block other contenders. Wrong names (none, too many, one twice, an invalid one)
+// are an error before anything is sent. The other errors are as for [Mutex.Lock], about the first
+// name in the way; [ErrDeadlock] comes also with [WithReentrancy].
 //
 // It has the options of the Session, without [WithHandoff], [WithLinger] and [WithMinHold]. The
 // hooks of the Trace are called for each name.

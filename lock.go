@@ -74,9 +74,9 @@ func newAlone(client *clientv3.Client, name string, of use, opts []SessionOption
 // first attempt without an answer, and every 10 s.
 //
 // After a Session has lost a hold ([ErrLost]), its other calls cannot get that lock until the lost
-// hold is unlocked, because its work may go on: a Lock before the Unlock, in the same goroutine,
-// waits for ever. Its [*LockedError] says so, and the logger warns after 10 s. (Another process
-// does not wait for that.) If your work may overlap with other work of the same process after a
+// hold is unlocked, because its work may go on. So a goroutine that calls Lock again before Unlock
+// waits for ever; its [*LockedError] says so, and the logger warns after 10 s. Other processes do
+// not wait for that Unlock. If your work may overlap with other work of the same process after a
 // loss, unlock the [Hold] when its context ends; see the example of [Session.Lock].
 func (m *Mutex) Lock(ctx context.Context) error {
 	if err := m.check(); err != nil {
@@ -93,9 +93,9 @@ func (m *Mutex) Lock(ctx context.Context) error {
 // the TTL if ctx has no deadline. Other errors, and what is true after them, are as for
 // [Mutex.Lock]. A hold that this Session has lost and not unlocked counts as taken.
 //
-// It takes one request, or up to three beside keys of nested names, and up to six while such keys
-// come and go, and none beside a contender of its own Session. If another contender comes at the
-// same moment, it puts its key behind that contender's, and deletes it.
+// It takes no request beside a contender of its own Session, and otherwise one; up to three beside
+// keys of nested names, and up to six while such keys come and go. If another contender comes at
+// the same moment, TryLock may put a key behind that one, and deletes it again.
 func (m *Mutex) TryLock(ctx context.Context) error {
 	if err := m.check(); err != nil {
 		return err
@@ -118,10 +118,10 @@ func (m *Mutex) TryLock(ctx context.Context) error {
 // [WithLinger] the key is released later: nil then means that the lease has been renewed in time so
 // far. A nested Unlock (see [WithReentrancy]) says whether the hold is whole.
 //
-// Uncontended it is one request. The end of ctx bounds the call. A ctx that ended before the call,
-// as is usual in a defer, is replaced by a bound of the TTL or 5 s, whichever is less. The same
-// bound applies to a ctx that never ends, and to one that comes from the hold, and so ends with it,
-// unless its deadline is sooner. With a nil ctx Unlock returns an error and the hold goes on.
+// Uncontended it is one request. The end of ctx bounds the call. The bound is the TTL or 5 s,
+// whichever is less, if ctx ended before the call (as is usual in a defer), if it never ends, and
+// if it comes from the hold, unless its deadline is sooner. With a nil ctx Unlock returns an error
+// and the hold goes on.
 func (m *Mutex) Unlock(ctx context.Context) error {
 	if m == nil || m.lock == nil {
 		return ErrNotHeld
@@ -248,15 +248,14 @@ func (m *Mutex) Status() Status {
 // within milliseconds. All else of the hold stays as it is. The next hold has what WithInfo says.
 // An error is, by errors.Is,
 //   - [ErrNotHeld]: there is no hold, or it was unlocked or closed meanwhile;
-//   - [ErrLost] (a [*LostError] that says why): the hold was lost before, or this call has found
-//     it;
+//   - [ErrLost] (a [*LostError] that says why): the hold was lost, as this call may have found out;
 //   - [ErrRecalled]: the grace of a recall was over;
 //   - the cause of ctx and ctx.Err() if ctx ended;
 //   - etcd's own, if it refuses and a retry would not help, or says that the client is closed.
 //
-// The info may or may not be set then: if there is still a hold call SetInfo again. A wrong
-// argument changes nothing. While etcd is down SetInfo waits and retries, until ctx or the hold
-// ends. Of several calls the last one wins, and any of those at the same time.
+// After an error the info may or may not be set: call SetInfo again if there is still a hold. A
+// wrong argument changes nothing. While etcd is down SetInfo waits and retries, until ctx or the
+// hold ends. Of several calls the last one wins; of calls at the same time any one may.
 //
 // It costs a read and a transaction, or the read alone if the key has that info. The key is then
 // not handed on and does not linger (see [WithHandoff], [WithLinger]).
@@ -326,10 +325,9 @@ func (lk locker) Unlock() {
 //
 // It returns nil if its hold left nothing behind, and when the Mutex was closed before. (Keys of
 // waits that it ended are removed in the background.) [ErrUnconfirmed] says that etcd did not
-// confirm in time: what is left goes within the TTL. The bound is the end of ctx, or that of an
-// Unlock if ctx never ends, or 50 ms if ctx ended before the call. If another call is closing the
-// Mutex or its Session, Close waits for that and returns its result. After a nil ctx nothing has
-// happened.
+// confirm in time: what is left goes within the TTL. Close is bounded by ctx; by 50 ms if ctx ended
+// before the call; and as Unlock if it never ends. If another call is closing the Mutex or its
+// Session, Close waits for that and returns its result. After a nil ctx nothing has happened.
 func (m *Mutex) Close(ctx context.Context) error {
 	if err := m.check(); err != nil {
 		return err
@@ -460,20 +458,20 @@ func (m candidate) traceLed(ctx context.Context, token int64, took time.Duration
 //
 // It is first come, first served: readers in a row share the lock, every contender behind a writer
 // waits for it, and no waiter starves. Make it with [NewRWMutex] or [Session.RWMutex]; the zero
-// RWMutex returns errors. Do not copy one. All methods are safe for concurrent use. An Unlock of a
-// writer synchronizes before the Lock or RLock that follows it in the same process, and an Unlock
-// of a reader before the Lock that does.
+// RWMutex returns errors. Do not copy one. All methods are safe for concurrent use. In one process
+// a writer's Unlock synchronizes before the Lock or RLock that follows it, and a reader's Unlock
+// before the Lock that follows it.
 //
 // A [Mutex] of the same name is a writer. So are etcd's concurrency.Mutex, etcdctl lock, and a
 // version of this package that knows no readers. There is no upgrade and no downgrade: Lock inside
 // a read, and RLock inside a write, return [ErrDeadlock], also with [WithReentrancy].
 //
-// The readers of one [Session] share one key in etcd. Beside one that holds, the next costs at most
-// a read and a watch, and further ones nothing. A writer waits for the reads that began before it
-// came, plus about the time of one event.
+// The readers of one [Session] share one key in etcd. The second reader costs at most a read and a
+// watch, and further readers nothing. A writer waits for the reads that began before it came, and
+// for about the time of one event.
 //
-// A writer's token is higher than those of all holds before it, and lower than those of all holds
-// after it, readers included. docs/fencing.md says how a resource refuses late writes, and late
+// A writer's token is higher than the tokens of all holds before it, and lower than the tokens of
+// all holds after it, readers included. docs/fencing.md says how a resource refuses late writes and
 // reads.
 type RWMutex struct {
 	_ noCopy
@@ -498,7 +496,7 @@ func NewRWMutex(client *clientv3.Client, name string, opts ...SessionOption) (*R
 // beside other readers of the Session. After an error there is no Hold, and nothing is left behind
 // that could block other contenders. The errors are as for [Mutex.Lock]: [ErrDeadlock] comes at
 // once if ctx comes from a hold of this name in this Session. With [WithReentrancy] RLock nests in
-// a read: it has a Hold of its own, which ends with that one, and each Hold needs its Unlock.
+// a read: its Hold ends with the outer one, and each Hold needs its Unlock.
 //
 // Readers of a Session that wait share a place in line, with the [WithOwner] of the first.
 func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
@@ -558,9 +556,9 @@ func (rw *RWMutex) Close(ctx context.Context) error {
 	return rw.Mutex.Close(ctx)
 }
 
-// A Semaphore limits how many permits of a name are held at a time, by all processes together. Make
-// it with [NewSemaphore] or [Session.Semaphore]; the zero Semaphore returns errors. Do not copy
-// one. All methods are safe for concurrent use.
+// A Semaphore limits how many permits of a name all processes together hold at a time. Make it with
+// [NewSemaphore] or [Session.Semaphore]; the zero Semaphore returns errors. Do not copy one. All
+// methods are safe for concurrent use.
 //
 // It is first come, first served: a request for many permits is not overtaken by small ones behind
 // it, and every request gets in. Within a [Session] that is the order of the calls. A [Mutex] of
@@ -573,8 +571,8 @@ func (rw *RWMutex) Close(ctx context.Context) error {
 //
 // Holds of permits overlap, so a token says nothing about other holds. If the permits of a process
 // are lost, another may get them while the first still works: more than the limit are at work until
-// the first looks at its context. That is so within a Session, too: an Acquire does not wait for
-// the Unlock of lost permits, which would not keep the limit among processes.
+// the first looks at its context. Within a Session, too, Acquire does not wait for the Unlock of
+// lost permits: etcd no longer counts them, so a wait would not keep the limit.
 type Semaphore struct {
 	_ noCopy
 
@@ -598,18 +596,18 @@ func NewSemaphore(
 	return &Semaphore{m: m, limit: limit}, nil
 }
 
-// Acquire waits until it has n permits: until those of all contenders before it and its own are
-// within the limit. After nil the caller has them until it calls Unlock on the Hold, all n at once,
-// and [Hold.Context] gives a context that ends with it.
+// Acquire waits until it has n permits: until its own and the permits of all contenders before it
+// are within the limit. After nil the caller has them until it calls Unlock on the Hold, all n at
+// once, and [Hold.Context] gives a context that ends with it.
 //
-// n is 1 up to the limit, else it is an error at once. ctx bounds the wait only. With permits free
+// n must be 1 to the limit, or it is an error at once. ctx bounds the wait only. With permits free
 // it is one request to etcd. After an error there is no Hold, and nothing is left behind that could
 // block other contenders. The errors are as for [Mutex.Lock], but a ctx that comes from permits is
 // no [ErrDeadlock].
 //
-// An Acquire by a caller that has permits of the name waits in line as any other. It waits for ever
-// if the permits are out and their holders wait for more, or behind a contender that waits for the
-// caller's own permits. Ask for all permits at once, or bound the wait.
+// A caller that has permits of the name waits in line as any other. It may wait for ever: for
+// holders that wait for more permits, too, or behind a contender that waits for the caller's own.
+// Ask for all permits at once, or bound the wait.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, n, hold.Request{})
 }

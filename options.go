@@ -25,8 +25,8 @@ const (
 	// maxTTL is etcd's own limit (lease.MaxLeaseTTL).
 	maxTTL = 9_000_000_000 * time.Second
 
-	// maxNameLen bounds names and owner labels, in bytes. etcd refuses requests
-	// above 1.5 MiB; a kibibyte keeps keys readable.
+	// maxNameLen bounds names and owner labels, in bytes. etcd refuses requests above 1.5 MiB; a
+	// kibibyte keeps keys readable.
 	maxNameLen = 1024
 
 	// maxNames is the most names of a LockAll. Its put has three operations for each, and etcd allows
@@ -41,14 +41,14 @@ const (
 // of options does not matter, except that the last of two of the same kind counts.
 //
 // A constructor refuses a nil option, an invalid value, and an option that it cannot use, as
-// [WithHandoff] for a Semaphore. The error says which. As a default of a [Session] such an option
-// does not count there.
+// [WithHandoff] for a Semaphore. The error says which. As a default of a [Session] an option does
+// not count for what would refuse it.
 type SessionOption interface {
 	applyTo(c *hold.Config, to use) error
 }
 
-// An Option is a [SessionOption] that is also one of [Session.Mutex], [Session.RWMutex] and
-// [Session.Semaphore], where it takes the place of the Session's.
+// An Option is a [SessionOption] that [Session.Mutex], [Session.RWMutex] and [Session.Semaphore]
+// take, too. There it replaces the Session's.
 type Option interface {
 	SessionOption
 	ofLocks()
@@ -92,8 +92,8 @@ func (j joined) applyTo(c *hold.Config, to use) error { return apply("JoinOption
 func (joined) ofLocks() {}
 
 // JoinOptions returns one Option that does what all of opts do, in their order. Use it for tables
-// of options, and to hand a []Option on to [New], which takes each [SessionOption]. What is given
-// the result refuses what it would refuse of opts.
+// of options, and to hand a []Option on to [New]. A constructor that refuses one of opts refuses
+// the result.
 func JoinOptions(opts ...Option) Option { return joined(slices.Clone(opts)) }
 
 // A use is what options are given to; several, where it says which of them have no use for one.
@@ -137,8 +137,8 @@ func WithSafetyMargin(d time.Duration) SessionOption {
 	})
 }
 
-// WithOwner sets the label that other contenders and operators see. The default
-// is the host name and the process ID, "host:pid".
+// WithOwner sets the label that other contenders and operators see. The default is the host name
+// and the process ID, "host:pid".
 func WithOwner(label string) Option {
 	return option("WithOwner", 0, func(c *hold.Config) error {
 		c.Owner = label
@@ -173,8 +173,8 @@ func checkInfo(to, info string) error {
 	return nil
 }
 
-// WithReentrancy makes Lock, TryLock and Do with a context that comes from a hold of the same name
-// in the same Session nest in that hold, instead of returning [ErrDeadlock]. Each nested Lock needs
+// WithReentrancy lets Lock, TryLock and Do nest in a hold of the same name in the same Session, if
+// their context comes from that hold. Without it they return [ErrDeadlock]. Each nested Lock needs
 // its own Unlock; the last Unlock releases.
 //
 // In the same way RLock nests in a read. Lock never nests in a read, nor RLock in a write. As a
@@ -202,8 +202,8 @@ func WithMaxHold(d time.Duration) Option {
 }
 
 // WithMinHold keeps the name taken for at least d from its acquisition, even if Unlock is called
-// earlier. It is for jobs that may be shorter than the clocks of the machines that start them
-// differ: the job runs once, however short it is.
+// earlier. It is for a job that many machines start by their own clocks: the job runs once, however
+// short it is, if the clocks differ by less than d.
 //
 // An Unlock before d ends the hold, as ever, and leaves its key in line until d, on a lease of its
 // own. After its nil it does not matter whether the process lives on. The next contender, also one
@@ -230,8 +230,8 @@ func WithMinHold(d time.Duration) Option {
 
 // WithAcquireTimeout bounds each wait for a lock (Lock, RLock, Acquire, LockAll and their like),
 // without bounding the context of the hold. When the time is over the error is
-// context.DeadlineExceeded, and says so. Below 250 ms it does not tell whether etcd was away (see
-// [ErrUnavailable]).
+// context.DeadlineExceeded, and says so. Less than 250 ms is too short to tell whether etcd was
+// away (see [ErrUnavailable]).
 func WithAcquireTimeout(d time.Duration) Option {
 	return option("WithAcquireTimeout", 0, func(c *hold.Config) error {
 		c.AcquireTimeout = d
@@ -272,8 +272,8 @@ func WithHandoff(n int) Option {
 // TryLock returns [ErrLocked] while the key lingers. A lingering key costs a watch of the name, a
 // goroutine, and a read now and then.
 //
-// What nil says then, which Mutexes share the key and its Token, and for what it counts as a
-// default of a Session is as for [WithHandoff].
+// As with [WithHandoff] are what nil says then, which Mutexes share the key and its Token, and for
+// what it counts as a default of a Session.
 func WithLinger(d time.Duration) Option {
 	return option("WithLinger", forSemaphore, func(c *hold.Config) error {
 		c.Linger = d
@@ -281,13 +281,13 @@ func WithLinger(d time.Duration) Option {
 	})
 }
 
-// WithRecall makes holds listen to [Recall]: [RecallFrom] tells that they are asked to end, and
-// they end after the grace that the request allows, but at most this long after they have noticed.
-// By default they cannot be recalled.
+// WithRecall makes holds listen to [Recall]. [RecallFrom] tells the holder of a request, and the
+// hold ends after the grace of the request, or after most if that is less. By default holds cannot
+// be recalled.
 //
-// It costs a watch and a read if contenders are behind a hold as it begins, and otherwise nothing
-// unless the Session holds more than 100 names: then the keys that listen are read once per renewal
-// period, a hundred in a request. A recalled key is not handed on and does not linger, and no
+// It costs a watch and a read if contenders are behind a hold as it begins. If the Session holds
+// more than 100 names, the keys that listen are read once per renewal period, a hundred in a
+// request. Otherwise it costs nothing. A recalled key is not handed on and does not linger, and no
 // reader joins it.
 func WithRecall(most time.Duration) Option {
 	return option("WithRecall", 0, func(c *hold.Config) error {
@@ -309,8 +309,8 @@ func WithRecall(most time.Duration) Option {
 // with Close, and a failure is logged at Warn. An r with a negative Grace, or a By or Reason that
 // is too long or not valid UTF-8, is an invalid value.
 //
-// All waits of a Session for a name share a goroutine, a watch and a few reads, and ask with the
-// shortest grace of theirs. docs/how-it-works.md has more.
+// All waits of a Session for a name share a goroutine, a watch and a few reads, and ask with their
+// shortest grace. docs/how-it-works.md has more.
 func WithAsk(r RecallRequest) Option {
 	return option("WithAsk", 0, func(c *hold.Config) error {
 		request := r.line(uuid.NewString())
@@ -336,8 +336,8 @@ func WithLogger(l *slog.Logger) Option {
 	})
 }
 
-// WithTrace sets hooks that are called as things happen; see [Trace]. Those that t has later do not
-// count.
+// WithTrace sets hooks that are called as things happen; see [Trace]. Hooks that t gets later do
+// not count.
 func WithTrace(t *Trace) Option {
 	return option("WithTrace", 0, func(c *hold.Config) error {
 		if t == nil {

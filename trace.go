@@ -23,11 +23,11 @@ import (
 // Unavailable and SetBack belong to the Session's Trace (New's, for a Mutex with its own lease),
 // the others to the Mutex's.
 type Trace struct {
-	// Start: a call that locks begins. The context that it returns comes from ctx, or is nil, which
-	// stands for ctx. It is that of the requests and the later hooks of the call, and the parent of
-	// the context that the function of Do, Lead or their like gets: a span that begins here is the
-	// parent of the work. Either Acquired or GaveUp follows, once for each name. A call that nests
-	// (see [WithReentrancy]) does not begin one, nor does one with an argument that is refused.
+	// Start: a call that locks begins. The context that it returns must come from ctx; nil stands for
+	// ctx. The requests and the later hooks of the call get it. The context of the function of Do,
+	// Lead or their like comes from it, so a span that begins here is the parent of the work. Either
+	// Acquired or GaveUp follows, once for each name. Start is not called for a call that nests (see
+	// [WithReentrancy]), or whose argument is refused.
 	//
 	// Start must not block: the call waits for it. If it panics the call goes on with ctx.
 	Start func(ctx context.Context, e StartEvent) context.Context
@@ -64,8 +64,8 @@ type Trace struct {
 	// back.
 	LeaseReplaced func(ctx context.Context, e LeaseReplacedEvent)
 
-	// Unavailable: a call waits for etcd, which does not answer: after the first attempt and then
-	// every 10 s, once for all calls of the Session.
+	// Unavailable: a call waits for an etcd that does not answer. It comes after the first attempt and
+	// then every 10 s, once for all calls of the Session.
 	Unavailable func(ctx context.Context, e UnavailableEvent)
 	// SetBack: etcd was restored or wiped, or the client was moved to another cluster.
 	SetBack func(ctx context.Context, e SetBackEvent)
@@ -180,8 +180,8 @@ type UnavailableEvent struct {
 type SetBackEvent struct {
 	Known, Revision int64 // the highest revision before, and that of now
 
-	// Until is by when each hold from before must have ended. No new hold begins before that in the
-	// Session, but earlier of names whose contenders had shorter TTLs.
+	// Until is when each hold from before must have ended. The Session begins no hold before that, or
+	// sooner for a name whose contenders had shorter TTLs.
 	Until time.Time
 }
 

@@ -35,15 +35,14 @@ type Contender struct {
 	// Lease is the lease of Key, which goes with it.
 	Lease clientv3.LeaseID
 	Since time.Time // when it queued, by its own clock
-	// Until is until when the lock stays taken though its hold is over (see [WithMinHold]), by the
-	// clock of the process that has unlocked it. It is zero for a hold that goes on, and for a waiter.
+	// Until says how long the lock stays taken after its hold (see [WithMinHold]), by the clock of the
+	// process that unlocked it. It is zero while the hold goes on, and for a waiter.
 	Until time.Time
 	Mode  Mode // how it holds the lock, or will hold it
 	// Holds reports whether it held the lock at that time: several readers may, and several permits.
 	Holds bool
 	Info  string // see WithInfo, and Mutex.SetInfo
-	// Self reports whether a Session of this process has put Key, or is about to, and it has not
-	// outlasted its hold.
+	// Self reports whether Key is of a Session of this process, and has not outlasted its hold.
 	Self bool
 }
 
@@ -108,9 +107,9 @@ func (c Contender) label() string {
 // begun, the client may keep that stream open until its next watch. The sequence may be used any
 // number of times, also at once.
 //
-// It needs a whole client, and not a KV alone: it watches, and it learns from the client's
-// connection when etcd is away. It writes nothing. At rest it costs a watch, and each 1.5 s a
-// transaction that returns next to nothing; a change costs a read of a few keys.
+// It needs a whole client, not only a KV: it watches, and the connection tells it when etcd is
+// away. It writes nothing. At rest it costs a watch, and each 1.5 s a transaction that returns next
+// to nothing; a change costs a read of a few keys.
 func WatchHolder(
 	ctx context.Context, client *clientv3.Client, name string,
 ) iter.Seq2[Contender, error] {
@@ -257,8 +256,8 @@ func checkAdmin(ctx context.Context, kv clientv3.KV, op, name string) error {
 
 // A RecallRequest asks a holder to give the lock back; see [Recall].
 type RecallRequest struct {
-	// By and Reason tell people where the request is from, and why it is made. Each is valid UTF-8
-	// of at most 256 bytes.
+	// By and Reason tell people where the request is from, and why it is made. Each is valid UTF-8 of
+	// at most 256 bytes.
 	By, Reason string
 	// Grace is how long the hold may go on after it has noticed the request: whole milliseconds,
 	// rounded up, but no longer than the holder's [WithRecall] says. 0 ends it at once, and less than
@@ -279,17 +278,18 @@ func (r RecallRequest) line(id string) line.Recall {
 // Recall asks the holder c to give the lock back. Unlike [Break] it takes nothing away: the key of
 // c stays until c itself unlocks, so no two hold at any time.
 //
-// It returns nil if the request is written, if an earlier one with no longer a grace is there, and
-// if c is gone, now or already. It returns [ErrNotRecallable] if c does not listen (it has no
-// [WithRecall], or is of another program). Then, and if an argument is wrong, nothing is written.
-// After another error the request may or may not be written: call Recall again. It never touches a
-// newer key, not even one of the same name.
+// It returns nil if the request is written, if an earlier request has as short a grace, and if c is
+// gone, now or already. It returns [ErrNotRecallable] if c does not listen (it has no [WithRecall],
+// or is of another program). Then, and if an argument is wrong, nothing is written. After another
+// error the request may or may not be written: call Recall again. It never touches a newer key, not
+// even one of the same name.
 //
-// A holder notices it within milliseconds, or about a second later if it began to hold with nobody
-// waiting, and a waiter as its hold begins. [RecallFrom] tells it, and after the grace its context
-// ends with a [*RecalledError]. A holder that does not unlock keeps the lock as long as its lease
-// is renewed. Readers that share a key are recalled together, and so are all names of a
-// [Session.LockAll]; recall each of several other holders. It costs a read and a transaction.
+// A holder notices it within milliseconds, or about a second later if it began to hold with no
+// waiter behind it. A waiter notices it as its hold begins. [RecallFrom] tells it, and after the
+// grace its context ends with a [*RecalledError]. A holder that does not unlock keeps the lock as
+// long as its lease is renewed. Readers that share a key are recalled together, and so are all
+// names of a [Session.LockAll]. Recall each other holder on its own. It costs a read and a
+// transaction.
 func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
 	request := r.line(uuid.NewString())
 	if err := checkContender(ctx, kv, "recall", c); err != nil {
