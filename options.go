@@ -41,8 +41,8 @@ const (
 // of options does not matter, except that the last of two of the same kind counts.
 //
 // A constructor refuses a nil option, an invalid value, and an option that it cannot use, as
-// [WithHandoff] for a Semaphore. The error says which. As a default of a [Session] an option does
-// not count for what would refuse it.
+// [WithHandoff] for a Semaphore. The error says which. As a default of a [Session] such an option
+// counts only where it can be used.
 type SessionOption interface {
 	applyTo(c *hold.Config, to use) error
 }
@@ -272,8 +272,8 @@ func WithHandoff(n int) Option {
 // TryLock returns [ErrLocked] while the key lingers. A lingering key costs a watch of the name, a
 // goroutine, and a read now and then.
 //
-// As with [WithHandoff] are what nil says then, which Mutexes share the key and its Token, and for
-// what it counts as a default of a Session.
+// See [WithHandoff] for what the nil of such an Unlock says, which Mutexes share the key and its
+// Token, and where it counts as a default of a Session.
 func WithLinger(d time.Duration) Option {
 	return option("WithLinger", forSemaphore, func(c *hold.Config) error {
 		c.Linger = d
