@@ -26,6 +26,8 @@ type Ahead struct {
 	About int   // how many predecessors, if not All: at most, not counting later strays
 	Keys  int   // how many keys were below the prefix, with strays and keys behind the place
 
+	Strays bool // the oldest key is no contender, so the holder is among the next ones
+
 	// Unlike has permits ahead of a permit that count on another limit, one for each limit.
 	Unlike Line
 
@@ -171,11 +173,14 @@ func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int)
 	return a, len(blocking)
 }
 
-// HeldBy returns a with the holder, by a range that has read the oldest key, perhaps
-// without its value.
+// HeldBy returns a with the holder, by a range that has read the oldest key.
 func (a Ahead) HeldBy(name string, oldest *pb.RangeResponse) Ahead {
-	if kvs := oldest.GetKvs(); len(kvs) > 0 && EntryOf(kvs[0]).MayStandIn(name) {
-		a.First = EntryOf(kvs[0])
+	if kvs := oldest.GetKvs(); len(kvs) > 0 {
+		if e := EntryOf(kvs[0]); e.MayStandIn(name) {
+			a.First = e
+		} else {
+			a.Strays = true
+		}
 	}
 	return a
 }
@@ -238,7 +243,7 @@ func (a Ahead) Since(earlier Ahead) Ahead {
 		a.About = min(a.About, known)
 	}
 	if a.First.Rev == 0 {
-		a.First = earlier.Holder()
+		a.First, a.Strays = earlier.Holder(), a.Strays || earlier.Strays
 	}
 	return a
 }

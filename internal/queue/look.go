@@ -36,9 +36,13 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 		s.length = int(read.Ranges[1].GetCount())
 	}
 	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
 	p.Ahead = p.Ticket.WhoHolds(p.Ahead, read.Ranges[0])
 	p.line.meetsLocked(p.Ahead.Longest)
+	strays := p.Ahead.Strays
+	p.keys.mu.Unlock()
+	if strays && !ahead.Strays {
+		return c.bothIn(ctx, p, before, length) // which reads more keys
+	}
 	return s
 }
 

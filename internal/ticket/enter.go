@@ -12,7 +12,7 @@ import (
 type Entering struct {
 	t     *Ticket
 	try   tries      // nil for Lock, and once TryLock goes on as Lock does
-	owner bool       // it reads the value of the holder's key, and not only the key
+	owner bool       // it reads the holder's key, too
 	crowd bool       // it reads only keys, the nearest ones
 	last  string     // if this key is there, it reads that and the number of keys instead; "" for none
 	reads bool       // whether it reads the key if that is there already, and for TryLock the line
@@ -98,7 +98,7 @@ func (e *Entering) Read(a Answer) {
 	case a.Succeeded && e.crowd:
 		e.shown.ahead = e.aheadOfCrowd(a)
 	case a.Succeeded:
-		e.shown.ahead = e.t.aheadOf(a)
+		e.shown.ahead = e.t.aheadOf(a, e.owner)
 	}
 }
 

@@ -82,39 +82,41 @@ func (t *Ticket) byChance() clientv3.Op {
 	return within(line.Ranges(t.Name)[line.OfReads], opts)
 }
 
-// readAhead is what a transaction reads before it puts t's key: the n nearest keys at that
-// time, and the oldest. The key that t puts after that is behind all of them.
-//
-// Of the oldest it reads only the key, unless the caller asks for the owner. etcd has keys
-// in memory: in a line of 1,000 that takes a fifth of the time.
+// readAhead is what a transaction reads before it puts t's key: the n nearest keys at that time. The
+// key that t puts after that is behind all of them. If the caller asks for the owner, it also reads
+// the oldest key, which is one of the nearest only in a short line.
 func (t *Ticket) readAhead(n int64, owner bool) []clientv3.Op {
+	ops := t.newest(n)
 	if owner {
-		return append(t.newest(n), t.whole(oldestFirst, 1))
+		ops = append(ops, t.whole(oldestFirst, 1))
 	}
-	return append(t.newest(n), t.whole(oldestFirst, 1, clientv3.WithKeysOnly()))
+	return ops
 }
 
 // aheadOf returns t's predecessors, by what readAhead has read.
-func (t *Ticket) aheadOf(a Answer) line.Ahead {
-	n := len(a.Read) - 1
-	if n < 1 {
+func (t *Ticket) aheadOf(a Answer, owner bool) line.Ahead {
+	newest := a.Read
+	if owner && len(newest) > 0 {
+		newest = newest[:len(newest)-1]
+	}
+	if len(newest) == 0 {
 		return line.Ahead{}
 	}
-	ahead := line.Before(t.Name, line.Entry{Key: t.Key}, int(nearest), a.Read[:n]...)
-	if ahead.Clear() {
-		return ahead
+	ahead := line.Before(t.Name, line.Entry{Key: t.Key}, int(nearest), newest...)
+	if owner && !ahead.Clear() {
+		return ahead.HeldBy(t.Name, a.Read[len(newest)])
 	}
-	return ahead.HeldBy(t.Name, a.Read[n])
+	return ahead
 }
 
 // AskWhoHolds reads the holder, if ahead lacks the holder or has only its key. Otherwise it reads
-// next to nothing.
+// next to nothing. It reads more keys once the oldest one has turned out to be no contender.
 func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 	switch holder := ahead.Holder(); {
-	case holder.Rev == 0 && ahead.Reading == line.Brief:
-		return t.whole(oldestFirst, nearest) // the holder was not read yet
+	case holder.Rev == 0 && ahead.Strays:
+		return t.whole(oldestFirst, nearest*wider)
 	case holder.Rev == 0:
-		return t.whole(oldestFirst, nearest*wider) // the oldest was no contender
+		return t.whole(oldestFirst, 1)
 	case holder.Bare():
 		return clientv3.OpGet(holder.Key)
 	default:
@@ -130,6 +132,7 @@ func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
 		ahead.First = oldest[0]
 		ahead.Longest = max(ahead.Longest, oldest[0].Longest())
 	}
+	ahead.Strays = ahead.Strays || unknown && len(oldest) == 0
 	return ahead
 }
 

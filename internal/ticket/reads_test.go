@@ -7,8 +7,10 @@ import (
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/sent"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -34,12 +36,12 @@ func TestWhatAPutOfOneThatReadsSends(t *testing.T) {
 	e := k.Enter(false, false)
 	txn := e.Txn("")
 	require.Len(t, txn.If, 1, "that it is not there")
-	require.Len(t, txn.Then, 5, "three ranges, the oldest, and then it is put")
+	require.Len(t, txn.Then, 4, "three ranges, and then it is put")
 	for i, r := range ranges {
 		require.Equal(t, r.From, string(txn.Then[i].KeyBytes()))
 		require.Equal(t, r.To, string(txn.Then[i].RangeBytes()))
 	}
-	require.True(t, txn.Then[4].IsPut())
+	require.True(t, txn.Then[3].IsPut())
 
 	e = k.Enter(true, false)
 	txn = e.Txn("")
@@ -74,10 +76,8 @@ func TestWhatAPutOfOneThatReadsSays(t *testing.T) {
 	own, other, chance := kv(readID, rev, mine), kv(oldID, 3, mine+1), kv(byChance, 4, mine+1)
 	reader := kv(readID[:35]+"2", 2, mine+1)
 	later := kv(oldID, rev+1, mine+1)
-	put := func(below, block, beyond []*mvccpb.KeyValue, oldest ...*mvccpb.KeyValue) ticket.Answer {
-		return ticket.Answer{
-			Succeeded: true, Revision: 20, Read: append(several(below, block, beyond), read(oldest...)),
-		}
+	put := func(below, block, beyond []*mvccpb.KeyValue) ticket.Answer {
+		return ticket.Answer{Succeeded: true, Revision: 20, Read: several(below, block, beyond)}
 	}
 	fails := func(own []*mvccpb.KeyValue,
 		below, beyond, oldest, block []*mvccpb.KeyValue) ticket.Answer {
@@ -91,13 +91,13 @@ func TestWhatAPutOfOneThatReadsSays(t *testing.T) {
 	}
 	rows := []judgedPut{
 		{"alone", false, put(nil, nil, nil), "queued", ticket.InLine, false},
-		{"beside one that reads", false, put(nil, kvs(reader), nil, reader), "queued", ticket.InLine, false},
-		{"beside very many", false, crowded(put(nil, kvs(reader), nil, reader), 1),
+		{"beside one that reads", false, put(nil, kvs(reader), nil), "queued", ticket.InLine, false},
+		{"beside very many", false, crowded(put(nil, kvs(reader), nil), 1),
 			"queued", ticket.InLine, false},
-		{"behind a writer", false, put(kvs(other), nil, nil, other), "queued behind 1", ticket.InLine, false},
-		{"behind a writer and one that reads", false, put(kvs(other), kvs(reader), nil, reader),
+		{"behind a writer", false, put(kvs(other), nil, nil), "queued behind 1", ticket.InLine, false},
+		{"behind a writer and one that reads", false, put(kvs(other), kvs(reader), nil),
 			"queued behind 1", ticket.InLine, false},
-		{"behind one by chance", false, put(nil, kvs(reader, chance), nil, reader),
+		{"behind one by chance", false, put(nil, kvs(reader, chance), nil),
 			"queued behind 1", ticket.InLine, false},
 		{"behind strays, and more", false, crowded(put(kvs(kv("config", 2, 1)), nil, nil), 0),
 			"queued behind some", ticket.InLine, false},
@@ -130,6 +130,47 @@ func TestWhatAPutOfOneThatReadsSays(t *testing.T) {
 	requireJudged(t, readID, rows)
 }
 
+// A put reads the holder only for a caller that asks for it. A check asks for it later, if it is
+// unknown, and reads further once the oldest key is no contender's.
+func TestWhoHoldsIsReadWhenItIsAskedFor(t *testing.T) {
+	nearest := read()
+	for i := range ticket.Few + 1 {
+		id := fmt.Sprintf("%s%d", oldID[:35], i)
+		nearest.Kvs = append(nearest.Kvs, kv(id, int64(12-i), mine+1))
+	}
+	nearest.More, nearest.Count = true, 30
+	holder, stray := kv(byChance, 2, mine+1), kv("config", 1, 0)
+	for _, owner := range []bool{false, true} {
+		k := unsent(ownID, &ticket.Slot{})
+		e := k.Enter(false, owner)
+		reads, answer := 1, []*pb.RangeResponse{nearest}
+		if owner {
+			reads, answer = 2, append(answer, read(holder))
+		}
+		require.Len(t, e.Txn("").Then, reads+1)
+		is, ahead := e.Judged(ticket.Answer{Succeeded: true, Revision: 20, Read: answer})
+		require.Equal(t, ticket.Queued, is)
+		require.Equal(t, owner, ahead.Holder().Rev == holder.CreateRevision)
+		if owner {
+			continue
+		}
+		require.Zero(t, ahead.Holder().Rev)
+		asks := func(ahead line.Ahead) int64 {
+			op := []clientv3.Op{k.AskWhoHolds(ahead)}
+			return sent.Txn(nil, op, nil).Success[0].GetRequestRange().GetLimit()
+		}
+		require.EqualValues(t, 1, asks(ahead))
+		told := k.WhoHolds(ahead, read(holder))
+		require.Equal(t, holder.CreateRevision, told.Holder().Rev)
+
+		beside := k.WhoHolds(ahead, read(stray))
+		require.Zero(t, beside.Holder().Rev)
+		require.Greater(t, asks(beside), int64(100))
+		told = k.WhoHolds(beside, read(stray, holder))
+		require.Equal(t, holder.CreateRevision, told.Holder().Rev)
+	}
+}
+
 // A reader's look reads its own key and the exclusive contenders before it. It reads no
 // more keys than there are ranges, however many readers there are.
 func TestALookOfOneThatReads(t *testing.T) {
@@ -137,7 +178,7 @@ func TestALookOfOneThatReads(t *testing.T) {
 	e := k.Enter(false, false)
 	_, ahead := e.Judged(ticket.Answer{
 		Succeeded: true, Revision: 20,
-		Read: append(several(kvs(kv(oldID, 3, mine+1)), nil, nil), read(kv(oldID, 3, mine+1))),
+		Read: several(kvs(kv(oldID, 3, mine+1)), nil, nil),
 	})
 	require.False(t, ahead.Clear())
 	look := k.Look(true)

@@ -141,7 +141,7 @@ type Now struct {
 func (r *Release) Read(a Answer) {
 	r.ahead = line.Ahead{}
 	if r.next != nil && a.Outcome == Answered && a.Succeeded {
-		r.ahead = r.next.aheadOf(a)
+		r.ahead = r.next.aheadOf(a, false)
 	}
 }
 

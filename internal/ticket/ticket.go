@@ -235,7 +235,7 @@ func (a *Answer) Doubtful() bool { return a.Copies || a.Outcome == Unknown }
 // ---- transitions
 
 // Enter begins to put t's key. With try it does so as TryLock does. With owner it also
-// reads the value of the holder's key, otherwise only the key.
+// reads the holder's key.
 func (t *Ticket) Enter(try, owner bool) Entering {
 	e := Entering{t: t, owner: owner, reads: try, n: t.few(), among: line.None}
 	switch {

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 )
 
 // Patience is how many times its timeout an attempt waits in all: 10 s for a TTL of 6 s and more.
@@ -73,6 +74,17 @@ func NewCaller(
 		tell:    tell,
 	}
 }
+
+// Disconnected reports whether gRPC has no connection and has failed to make one. clientv3
+// then sends nothing, but retries many times a second. A client that was not made with clientv3.New
+// has no connection, and counts as connected.
+func (c *Caller) Disconnected() bool {
+	return c.conn != nil && c.conn.GetState() == connectivity.TransientFailure
+}
+
+// Closed reports whether the client was closed. Nothing works after that: clientv3 would retry
+// a hundred times and warn each time.
+func (c *Caller) Closed() bool { return c.closed.Err() != nil }
 
 // WatchTimeout is how long the next watch may take to begin, given how many before it did not.
 // With one endpoint, another watch would be no faster. With several endpoints, each

@@ -55,17 +55,6 @@ func (l *link) with(f func(m *limiter, now time.Time)) {
 	f(&l.limiter, time.Now())
 }
 
-// Disconnected reports whether gRPC has no connection and has failed to make one. clientv3
-// then sends nothing, but retries many times a second. A client that was not made with clientv3.New
-// has no connection, and counts as connected.
-func (c *Caller) Disconnected() bool {
-	return c.conn != nil && c.conn.GetState() == connectivity.TransientFailure
-}
-
-// Closed reports whether the client was closed. Nothing works after that: clientv3 would retry
-// a hundred times and warn each time.
-func (c *Caller) Closed() bool { return c.closed.Err() != nil }
-
 // reconnect asks gRPC to connect again at once if there is no connection, unless it has
 // asked just now. Each time costs a connection to each endpoint.
 func (c *Caller) reconnect() {
