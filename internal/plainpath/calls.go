@@ -31,11 +31,11 @@ type world struct {
 }
 
 var calls = []call{
-	{"Lock of a free name", size{30, 108, 586}, size{26, 120, 600}, lock},
-	{"Unlock, no waiter", size{23, 83, 469}, size{20, 85, 430}, unlock},
-	{"Unlock with a waiter, and its Lock returns", size{37, 140, 730}, size{32, 130, 680}, handOver},
-	{"TryLock, refused", size{32, 155, 760}, size{26, 120, 600}, refused},
-	{"Session.Do of a free name", size{36, 166, 950}, size{36, 170, 850}, do},
+	{"Lock of a free name", size{29, 108, 588}, size{26, 120, 600}, lock},
+	{"Unlock, no waiter", size{22, 83, 469}, size{20, 85, 430}, unlock},
+	{"Unlock with a waiter, and its Lock returns", size{36, 140, 730}, size{32, 130, 680}, handOver},
+	{"TryLock, refused", size{31, 155, 758}, size{26, 120, 600}, refused},
+	{"Session.Do of a free name", size{35, 166, 952}, size{36, 170, 850}, do},
 }
 
 // lock is the Lock of a free name.

@@ -82,9 +82,9 @@ func (t *Ticket) byChance() clientv3.Op {
 	return within(line.Ranges(t.Name)[line.OfReads], opts)
 }
 
-// readAhead is what a transaction reads before it puts t's key: the n nearest keys at that time. The
-// key that t puts after that is behind all of them. If the caller asks for the owner, it also reads
-// the oldest key, which is one of the nearest only in a short line.
+// readAhead is what a transaction reads before it puts t's key: the n nearest keys at that
+// time. The key that t puts after that is behind all of them. If the caller asks for the owner,
+// it also reads the oldest key, which is one of the nearest only in a short line.
 func (t *Ticket) readAhead(n int64, owner bool) []clientv3.Op {
 	ops := t.newest(n)
 	if owner {
