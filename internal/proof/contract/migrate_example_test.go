@@ -2,6 +2,7 @@ package contract_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"sync"
@@ -159,4 +160,157 @@ func Example_migrationOfReaders() {
 	// Output:
 	// 3 <nil>
 	// 3 <nil>
+}
+
+// A term is the work of a leader. It ends when ctx ends. tell says to others what it does.
+type term func(ctx context.Context, tell func(ctx context.Context, info string) error) error
+
+func leadBefore(ctx context.Context, client *clientv3.Client, serve term) error {
+	for {
+		session, err := concurrency.NewSession(client, concurrency.WithTTL(15))
+		if err != nil {
+			return err
+		}
+		election := concurrency.NewElection(session, "billing")
+		if err := election.Campaign(ctx, "starting"); err != nil {
+			session.Close()
+			return err
+		}
+		lead, cancel := context.WithCancel(ctx)
+		go func() {
+			select {
+			case <-session.Done(): // another may lead already
+				cancel()
+			case <-lead.Done():
+			}
+		}()
+		err = serve(lead, election.Proclaim)
+		cancel()
+		election.Resign(context.WithoutCancel(ctx))
+		session.Close()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func followBefore(ctx context.Context, election *concurrency.Election, follow func(string)) {
+	for leader := range election.Observe(ctx) {
+		follow(string(leader.Kvs[0].Value))
+	}
+}
+
+func leadAfter(ctx context.Context, session *etcdlock.Session, serve term) error {
+	mu, err := session.Mutex("leader/billing", etcdlock.WithInfo("starting"))
+	if err != nil {
+		return err
+	}
+	return mu.Lead(ctx, func(ctx context.Context) error { // ends before another can lead
+		return serve(ctx, mu.SetInfo)
+	})
+}
+
+func followAfter(ctx context.Context, client *clientv3.Client, follow func(string)) error {
+	for leader, err := range etcdlock.WatchHolder(ctx, client, "leader/billing") {
+		if err != nil {
+			return err
+		}
+		follow(leader.Info) // "" also if nobody leads
+	}
+	return context.Cause(ctx)
+}
+
+// A leader by concurrency.Election becomes a leader by this package, and so does its follower.
+func Example_migrationOfLeaders() {
+	client := exampleClient()
+	defer client.Close()
+	session, err := concurrency.NewSession(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close()
+	after, err := etcdlock.NewSession(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer after.Close(context.Background())
+
+	// seen leads and follows until the follower has seen what the leader tells.
+	seen := func(lead func(context.Context, term) error, follow func(context.Context, func(string))) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		var both sync.WaitGroup
+		both.Go(func() {
+			lead(ctx, func(ctx context.Context, tell func(context.Context, string) error) error {
+				if err := tell(ctx, "serving"); err != nil {
+					return err
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		})
+		follow(ctx, func(info string) {
+			if info == "serving" {
+				fmt.Println(info)
+				cancel()
+			}
+		})
+		both.Wait()
+	}
+	seen(func(ctx context.Context, serve term) error { return leadBefore(ctx, client, serve) },
+		func(ctx context.Context, follow func(string)) {
+			followBefore(ctx, concurrency.NewElection(session, "billing"), follow)
+		})
+	seen(func(ctx context.Context, serve term) error { return leadAfter(ctx, after, serve) },
+		func(ctx context.Context, follow func(string)) { followAfter(ctx, client, follow) })
+	// Output:
+	// serving
+	// serving
+}
+
+func workAfter(
+	ctx context.Context, session *etcdlock.Session, work func(context.Context) error,
+) error {
+	for {
+		hold, err := session.Lock(ctx, "stock/8")
+		if err != nil {
+			return err
+		}
+		err = work(hold.Context(ctx)) // this context ends when the hold is lost
+		unlocked := hold.Unlock(ctx)  // always: the next Lock waits for it
+		if !errors.Is(unlocked, etcdlock.ErrLost) {
+			return errors.Join(err, unlocked)
+		}
+	}
+}
+
+// The first hold is lost. The second one does the work.
+func Example_migrationOfALoop() {
+	client := exampleClient()
+	defer client.Close()
+	session, err := etcdlock.NewSession(client)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	defer session.Close(ctx)
+
+	holds := 0
+	err = workAfter(ctx, session, func(ctx context.Context) error {
+		if holds++; holds > 1 {
+			return nil
+		}
+		line, err := etcdlock.Contenders(ctx, client, "stock/8")
+		if err != nil {
+			return err
+		}
+		if err := etcdlock.Break(ctx, client, line[0]); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	fmt.Println(holds, err)
+	// Output: 2 <nil>
 }
