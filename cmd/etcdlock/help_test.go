@@ -4,6 +4,7 @@ package main
 
 import (
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -20,16 +21,46 @@ func commands() []*cobra.Command {
 	})
 }
 
-// The page shows the help of each command as it is.
-func TestThePageHasTheHelpOfEachCommand(t *testing.T) {
+// The page shows the help of run as it is, but for the flags that reach etcd.
+func TestThePageHasTheHelpOfRun(t *testing.T) {
+	_, text, _ := runs(t, "", "help", "run")
+	own, _, found := strings.Cut(text, "\nGlobal Flags:\n")
+	require.True(t, found)
+	require.Contains(t, thePage(t), "\n```\n"+own+"```\n")
+}
+
+// The page's section of a command names each flag of that command. The section about connecting
+// names those that reach etcd. Other flags are none.
+func TestThePageNamesEachFlagThatThereIs(t *testing.T) {
+	page := thePage(t)
+	names := func(section string, flags *pflag.FlagSet) {
+		_, text, found := strings.Cut(page, "\n## "+section+"\n")
+		require.True(t, found, section)
+		text, _, _ = strings.Cut(text, "\n## ")
+		flags.VisitAll(func(f *pflag.Flag) {
+			if f.Name != "help" {
+				require.Regexp(t, "--"+f.Name+`\b`, text, section)
+			}
+		})
+	}
+	known := []string{"help"}
+	add := func(f *pflag.Flag) { known = append(known, f.Name) }
+	for _, c := range commands() {
+		names(c.Name(), c.LocalFlags())
+		names("Connecting", c.InheritedFlags())
+		c.LocalFlags().VisitAll(add)
+		c.InheritedFlags().VisitAll(add)
+	}
+	for _, flag := range regexp.MustCompile(`--([a-z][a-z-]*)`).FindAllStringSubmatch(page, -1) {
+		require.Contains(t, known, flag[1])
+	}
+}
+
+func thePage(t *testing.T) string {
+	t.Helper()
 	page, err := os.ReadFile("../../docs/command.md")
 	require.NoError(t, err)
-	_, text, _ := runs(t, "", "help")
-	require.Contains(t, string(page), "\n```\n"+text+"```\n")
-	for _, c := range commands() {
-		_, text, _ := runs(t, "", "help", c.Name())
-		require.Contains(t, string(page), "\n```\n"+text+"```\n", "help of %s", c.Name())
-	}
+	return string(page)
 }
 
 // The help of a command names its own flags and those that reach etcd, however the user asks for

@@ -23,8 +23,7 @@ import (
 	etcdlockgocron "github.com/etcdlock/etcdlock/adapters/gocron"
 )
 
-// runSlot runs job for one slot of its schedule, once on all machines. It waits while another
-// machine runs the slot, and returns nil if that succeeds.
+// runSlot runs job once for a slot. It waits while another machine runs the slot.
 func runSlot(ctx context.Context, client *clientv3.Client, name string, slot time.Time,
 	job func(context.Context) error,
 ) error {
@@ -53,8 +52,8 @@ func runSlot(ctx context.Context, client *clientv3.Client, name string, slot tim
 	})
 }
 
-// runOnce runs job unless another machine has begun to within the last minute, by which the clocks
-// of the machines may differ at most. It reports whether it has run it.
+// runOnce runs job unless another machine has begun it within the last minute. It reports whether
+// this machine has run it.
 func runOnce(ctx context.Context, s *etcdlock.Session, name string, job func(context.Context) error,
 ) (ran bool, err error) {
 	err = s.TryDo(ctx, "cron/"+name, job, etcdlock.WithMinHold(time.Minute))
@@ -80,15 +79,15 @@ func ready(mu *etcdlock.Mutex) http.HandlerFunc {
 	}
 }
 
-// leadInSteps does one step after another while this process leads, and gives way between two steps
-// when it is asked to. mu has WithRecall.
+// leadInSteps does step after step while this process leads. A recall ends it between two steps. mu
+// has WithRecall.
 func leadInSteps(ctx context.Context, mu *etcdlock.Mutex, step func(context.Context) error) error {
 	return mu.Lead(ctx, func(ctx context.Context) error {
 		for {
 			select {
-			case <-etcdlock.RecallFrom(ctx): // the next one begins when this has returned
+			case <-etcdlock.RecallFrom(ctx): // the next leader begins when this returns
 				return nil
-			case <-ctx.Done(): // lost, or the grace is over, or the caller has ended it
+			case <-ctx.Done(): // lost, the grace is over, or the caller has ended it
 				return context.Cause(ctx)
 			default:
 			}
@@ -99,7 +98,7 @@ func leadInSteps(ctx context.Context, mu *etcdlock.Mutex, step func(context.Cont
 	})
 }
 
-// handOver asks whoever leads to give the lead back, and waits until that one has.
+// handOver recalls the leader, and waits until it has given the lead back.
 func handOver(
 	ctx context.Context, client *clientv3.Client, name string, grace time.Duration,
 ) error {
@@ -108,13 +107,13 @@ func handOver(
 		if err != nil {
 			return err
 		}
-		if leader.Token == 0 || asked != 0 { // nobody leads, or it is not the same any more
+		if leader.Token == 0 || asked != 0 { // nobody leads, or another one does
 			return nil
 		}
 		err := etcdlock.Recall(ctx, client, leader, etcdlock.RecallRequest{
 			By: "deploy", Reason: "rolling update", Grace: grace,
 		})
-		if err != nil { // ErrNotRecallable: it was made without WithRecall
+		if err != nil { // such as ErrNotRecallable: no WithRecall
 			return err
 		}
 		asked = leader.Token
@@ -122,9 +121,8 @@ func handOver(
 	return context.Cause(ctx)
 }
 
-// leadOn leads from where the leader before has stopped, until ctx ends. work gets what that one
-// has left. Once it is asked to end, by its context or by a recall, it returns what it leaves
-// itself.
+// leadOn leads until ctx ends. work gets the state that the leader before has left. When work has
+// to end, by its context or a recall, it returns the state that it leaves.
 func leadOn(ctx context.Context, client *clientv3.Client, mu *etcdlock.Mutex,
 	work func(ctx context.Context, state string) (left string, err error),
 ) error {
@@ -152,8 +150,7 @@ func leadOn(ctx context.Context, client *clientv3.Client, mu *etcdlock.Mutex,
 	})
 }
 
-// deploy has a process of a new version lead, once one stands in line: it asks the leader to give
-// the lead back, and each that stood in line before the new one.
+// deploy waits until a process of the new version is in line, and recalls each leader before it.
 func deploy(
 	ctx context.Context, client *clientv3.Client, name, version string, grace time.Duration,
 ) error {
@@ -170,7 +167,7 @@ func deploy(
 		err := etcdlock.Recall(ctx, client, leader, etcdlock.RecallRequest{
 			By: "deploy", Reason: version, Grace: grace,
 		})
-		if err != nil { // ErrNotRecallable: it was made without WithRecall
+		if err != nil { // such as ErrNotRecallable: no WithRecall
 			return err
 		}
 	}
@@ -197,7 +194,7 @@ func standsInLine(ctx context.Context, client *clientv3.Client, name, version st
 	}
 }
 
-// accept puts a job into the queue, unless one for that name is there, or under way.
+// accept enqueues a job, unless one of that name is queued or under way.
 func accept(ctx context.Context, s *etcdlock.Session, name string,
 	enqueue func(ctx context.Context) error,
 ) (accepted bool, err error) {
@@ -208,7 +205,7 @@ func accept(ctx context.Context, s *etcdlock.Session, name string,
 	return err == nil, err
 }
 
-// finish runs a job that the queue has delivered, once, though the queue may deliver it again.
+// finish runs a job once, however often the queue delivers it.
 func finish(ctx context.Context, client *clientv3.Client, s *etcdlock.Session, name, id string,
 	run func(ctx context.Context) error,
 ) error {
@@ -233,7 +230,7 @@ func finish(ctx context.Context, client *clientv3.Client, s *etcdlock.Session, n
 	})
 }
 
-// A follower sends requests to whoever leads. The leader's info is its URL.
+// A follower sends requests to the leader. The leader's info is its URL.
 type follower struct{ leader atomic.Pointer[url.URL] }
 
 // follow learns who leads, until ctx ends.
@@ -243,7 +240,7 @@ func (f *follower) follow(ctx context.Context, client *clientv3.Client, name str
 			return err // asking again would not help
 		}
 		var to *url.URL
-		if leader.Info != "" { // otherwise nobody leads, or the leader is not ready yet
+		if leader.Info != "" { // "": nobody leads, or the leader is not ready
 			if to, err = url.Parse(leader.Info); err != nil {
 				return err
 			}
@@ -265,7 +262,7 @@ func (f *follower) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(w, r)
 }
 
-// leadAt serves h whenever this process leads, at a port that is free then, until ctx ends.
+// leadAt serves h at a free port whenever this process leads, until ctx ends.
 func leadAt(ctx context.Context, mu *etcdlock.Mutex, host string, h http.Handler) error {
 	return mu.Lead(ctx, func(ctx context.Context) error {
 		listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
@@ -282,7 +279,7 @@ func leadAt(ctx context.Context, mu *etcdlock.Mutex, host string, h http.Handler
 	})
 }
 
-// leading lets requests through while mu is held: a proxy may not know yet that it is not.
+// leading lets requests through while mu is held: a proxy may not know of a loss yet.
 func leading(mu *etcdlock.Mutex, h http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !mu.Status().Held {
@@ -293,8 +290,7 @@ func leading(mu *etcdlock.Mutex, h http.Handler) http.HandlerFunc {
 	}
 }
 
-// A cache has a copy of something that all processes read and few change. The copy is good while
-// the process holds the name for reading, and so it keeps that hold until a writer asks for it.
+// A cache has a copy, which is good while this process holds the name for reading.
 type cache[T any] struct {
 	reads   *etcdlock.RWMutex // with WithRecall: how long a load may take
 	changes *etcdlock.RWMutex // of the same name, with WithAsk: it asks for the copies
@@ -302,7 +298,7 @@ type cache[T any] struct {
 
 	mu   sync.Mutex
 	copy T
-	good context.Context // of the hold; nil before the first one
+	good context.Context // of the hold
 }
 
 // get returns the copy. It waits for etcd only if there is no good one.
@@ -320,7 +316,7 @@ func (c *cache[T]) get(ctx context.Context) (T, error) {
 	good := hold.Context(context.Background())
 	loaded, err := c.load(good)
 	if err == nil {
-		err = context.Cause(good) // what was read may be mixed of old and new
+		err = context.Cause(good) // lost: old and new may be mixed
 	}
 	if err != nil {
 		return none, errors.Join(err, hold.Unlock(ctx))
@@ -331,20 +327,20 @@ func (c *cache[T]) get(ctx context.Context) (T, error) {
 		case <-etcdlock.RecallFrom(good): // a writer wants to change it
 		case <-good.Done(): // lost
 		}
-		hold.Unlock(good) // ends good, if it has not, and so the copy
+		hold.Unlock(good) // ends good, and so the copy
 	}()
 	return loaded, nil
 }
 
-// change calls fn when no process has a copy any more, and nobody else changes the original.
+// change calls fn when no process has a copy, and no other process changes the original.
 func (c *cache[T]) change(ctx context.Context, fn func(context.Context) error) error {
 	return c.changes.Do(ctx, fn)
 }
 
 var errOvertaken = errors.New("a newer holder was here, or there is no such row")
 
-// balance reads under the lock whose hold ctx comes from. The read leaves the token in the row, so
-// that no late write of an older holder can come between it and setBalance.
+// balance reads. ctx comes from a hold. The token stays in the row, so that no late write of an
+// older hold can come between balance and setBalance.
 func balance(ctx context.Context, db *sql.DB, account string) (balance int, err error) {
 	token, held := etcdlock.TokenFrom(ctx)
 	if !held {
@@ -359,7 +355,7 @@ func balance(ctx context.Context, db *sql.DB, account string) (balance int, err 
 	return balance, err
 }
 
-// setBalance writes under the lock whose hold ctx comes from.
+// setBalance writes. ctx comes from a hold.
 func setBalance(ctx context.Context, db *sql.DB, account string, balance int) error {
 	token, held := etcdlock.TokenFrom(ctx)
 	if !held {
@@ -377,8 +373,7 @@ func setBalance(ctx context.Context, db *sql.DB, account string, balance int) er
 	return nil
 }
 
-// transfer moves an amount between two accounts, in one SQL transaction, while it holds both. check
-// may take its time: nobody else changes them meanwhile.
+// transfer moves an amount between two accounts. No other process changes them while check runs.
 func transfer(
 	ctx context.Context, session *etcdlock.Session, db *sql.DB, from, to string, amount int,
 	check func(ctx context.Context) error,
@@ -409,8 +404,7 @@ func transfer(
 	})
 }
 
-// buy sells all items of a basket, each once, or none. pay is called while nobody else can take one
-// of them. The rows are (item, remaining, token).
+// buy sells all items of a basket, or none. No other process can take one of them while pay runs.
 func buy(ctx context.Context, session *etcdlock.Session, db *sql.DB, basket []string,
 	pay func(ctx context.Context) error,
 ) error {
@@ -460,8 +454,7 @@ type job struct {
 	run    func(ctx context.Context) error
 }
 
-// work runs jobs in n goroutines of this process, until the channel is closed. With all other
-// processes together it stays within the limit of the pool. done gets the error of each job.
+// work runs jobs in n goroutines until the channel is closed. done gets the error of each job.
 func work(
 	ctx context.Context, pool *etcdlock.Semaphore, n int, jobs <-chan job, done func(job, error),
 ) {
@@ -476,15 +469,14 @@ func work(
 	workers.Wait()
 }
 
-// booking serves POST /seats/{seat}, one request at a time for each seat, on any number of
-// machines. The Session is made once.
+// booking serves POST /seats/{seat}, one request at a time for each seat, on all machines.
 func booking(
 	session *etcdlock.Session, book func(ctx context.Context, seat string) error,
 ) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		seat := r.PathValue("seat")
 		mu, err := session.Mutex("seats/"+seat, etcdlock.WithAcquireTimeout(2*time.Second))
-		if err != nil { // the name cannot be a lock's
+		if err != nil { // not a valid name
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
@@ -493,7 +485,7 @@ func booking(
 		case errors.Is(err, etcdlock.ErrNotRun): // nothing has happened
 			status := http.StatusServiceUnavailable
 			if errors.Is(err, etcdlock.ErrLocked) && !errors.Is(err, etcdlock.ErrUnavailable) {
-				status = http.StatusConflict // somebody else had the seat all the time
+				status = http.StatusConflict // another request has had the seat all the time
 			}
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, err.Error(), status)
@@ -504,8 +496,6 @@ func booking(
 }
 
 // migrate brings a schema up to date, once, however many processes start at the same time.
-// Each step and its number are one transaction, so that a process that was overtaken undoes its
-// own.
 func migrate(ctx context.Context, client *clientv3.Client, db *sql.DB, steps []string) error {
 	mu, err := etcdlock.New(client, "migrations/shop", etcdlock.WithAcquireTimeout(time.Minute))
 	if err != nil {
@@ -570,8 +560,7 @@ func schedule(
 	return scheduler, nil
 }
 
-// scheduleWhereLed returns a scheduler whose jobs run while this process holds mu: by Lock, or by
-// Lead as in lead.
+// scheduleWhereLed returns a scheduler whose jobs run while this process holds mu, by Lock or Lead.
 func scheduleWhereLed(mu *etcdlock.Mutex) (gocron.Scheduler, error) {
 	elector, err := etcdlockgocron.NewElector(mu)
 	if err != nil {
@@ -580,7 +569,7 @@ func scheduleWhereLed(mu *etcdlock.Mutex) (gocron.Scheduler, error) {
 	return gocron.NewScheduler(gocron.WithDistributedElector(elector))
 }
 
-// command is the main of a program of which one may run at a time.
+// command is the main of a program that runs once at a time.
 func command(client *clientv3.Client, work func(context.Context) error) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
