@@ -91,8 +91,7 @@ func TestThreeHoursOfAMinutelyJob(t *testing.T) {
 	})
 }
 
-// runInBatches is the code under test: a job that gives way between two batches when it is
-// recalled.
+// runInBatches is the code under test: a recall ends it between two batches.
 func runInBatches(
 	ctx context.Context, client *clientv3.Client, batch func(context.Context) error,
 ) error {
@@ -117,7 +116,7 @@ func runInBatches(
 	})
 }
 
-// recall asks whoever holds the lock of the job to give way within a grace.
+// recall recalls the holder of the job's lock.
 func recall(ctx context.Context, client *clientv3.Client, grace time.Duration) error {
 	line, err := etcdlock.Contenders(ctx, client, "jobs/import")
 	if err != nil || len(line) == 0 {
