@@ -220,9 +220,18 @@ func TestS22WhatHappensToTheMembersCostsNoHold(t *testing.T) {
 			tr.figures.add("holds lost", 1)
 		}
 		tr.must(whole || !promised, "a lost the lock")
-		err := a.releases(patience)
+		// A leader that was stopped for longer than the TTL revokes leases that its successor has
+		// renewed (etcd 15247), also while a hold counts. Its Unlock says so.
+		unlocks := (*party).unlocks
+		if !promised {
+			unlocks = (*party).endsItsHold
+		}
+		if whole {
+			unlocks(a)
+		} else {
+			_ = a.releases(patience)
+		}
 		released := now()
-		tr.must(err == nil || !whole, "a: Unlock of a hold that was not lost: %v", err)
 		if !promised { // b may have lost its place, too, and stand behind c
 			select {
 			case <-first.done:
@@ -232,9 +241,9 @@ func TestS22WhatHappensToTheMembersCostsNoHold(t *testing.T) {
 			}
 		}
 		first.follows("release", released, 5*time.Second)
-		first.p.unlocks()
+		unlocks(first.p)
 		second.follows("release", now(), 5*time.Second)
-		second.p.unlocks()
+		unlocks(second.p)
 	}
 
 	var all sync.WaitGroup
