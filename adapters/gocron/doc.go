@@ -1,7 +1,8 @@
 // Package etcdlockgocron makes the jobs of gocron v2 run on one of several schedulers, by locks of
 // etcdlock: a gocron.Locker, and a gocron.Elector.
 //
-//	locker, err := etcdlockgocron.NewLocker(session, "cron/", 5*time.Second)
+//	splay := min(period/5, 5*time.Second) // period: the time between two slots
+//	locker, err := etcdlockgocron.NewLocker(session, "cron/", splay)
 //	if err != nil {
 //		return nil, err
 //	}
@@ -9,7 +10,7 @@
 //	if err != nil {
 //		return nil, err
 //	}
-//	_, err = scheduler.NewJob(due, gocron.NewTask(func(ctx context.Context) error {
+//	_, err = scheduler.NewJob(slots, gocron.NewTask(func(ctx context.Context) error {
 //		return report(locker.Context(ctx, "report")) // this context ends if the lock is lost
 //	}), gocron.WithName("report"))
 //

@@ -13,12 +13,13 @@ import (
 	"github.com/etcdlock/etcdlock/etcdlocktest"
 )
 
-// schedule starts a scheduler that runs report when a job is due, on one of the machines that call
-// it.
+// schedule starts a scheduler that runs report in each slot, on one of the machines that call it.
 func schedule(
-	session *etcdlock.Session, due gocron.JobDefinition, report func(ctx context.Context) error,
+	session *etcdlock.Session, slots gocron.JobDefinition, period time.Duration,
+	report func(ctx context.Context) error,
 ) (gocron.Scheduler, error) {
-	locker, err := etcdlockgocron.NewLocker(session, "cron/", 5*time.Second)
+	splay := min(period/5, 5*time.Second)
+	locker, err := etcdlockgocron.NewLocker(session, "cron/", splay)
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +27,7 @@ func schedule(
 	if err != nil {
 		return nil, err
 	}
-	_, err = scheduler.NewJob(due, gocron.NewTask(func(ctx context.Context) error {
+	_, err = scheduler.NewJob(slots, gocron.NewTask(func(ctx context.Context) error {
 		return report(locker.Context(ctx, "report")) // this context ends if the lock is lost
 	}), gocron.WithName("report"))
 	scheduler.Start()
@@ -48,7 +49,7 @@ func Example() {
 
 	written := make(chan bool)
 	scheduler, err := schedule(session, gocron.OneTimeJob(gocron.OneTimeJobStartImmediately()),
-		func(ctx context.Context) error {
+		time.Minute, func(ctx context.Context) error {
 			_, held := etcdlock.TokenFrom(ctx)
 			written <- held
 			return nil
@@ -63,6 +64,27 @@ func Example() {
 	// Output: the report is written under a lock: true
 }
 
+// onLeader starts a scheduler whose jobs run on the machine that leads.
+func onLeader(
+	ctx context.Context, mu *etcdlock.Mutex, slots gocron.JobDefinition,
+	report func(ctx context.Context) error,
+) (gocron.Scheduler, error) {
+	elector, err := etcdlockgocron.NewElector(mu)
+	if err != nil {
+		return nil, err
+	}
+	go elector.Lead(ctx) // shut the scheduler down before ctx ends
+	scheduler, err := gocron.NewScheduler(gocron.WithDistributedElector(elector))
+	if err != nil {
+		return nil, err
+	}
+	_, err = scheduler.NewJob(slots, gocron.NewTask(func(ctx context.Context) error {
+		return report(mu.Context(ctx)) // this context ends if the lead is lost
+	}))
+	scheduler.Start()
+	return scheduler, err
+}
+
 // All jobs run on the scheduler that leads.
 func ExampleElector() {
 	etcd, err := etcdlocktest.Start()
@@ -75,31 +97,19 @@ func ExampleElector() {
 		log.Fatal(err)
 	}
 	defer mu.Close(context.Background())
-	elector, err := etcdlockgocron.NewElector(mu)
-	if err != nil {
-		log.Fatal(err)
-	}
 	ctx, stop := context.WithCancel(context.Background())
-	go elector.Lead(ctx)
-
-	scheduler, err := gocron.NewScheduler(gocron.WithDistributedElector(elector))
-	if err != nil {
-		log.Fatal(err)
-	}
 	ran := make(chan bool)
-	_, err = scheduler.NewJob(gocron.DurationJob(10*time.Millisecond),
-		gocron.NewTask(func(ctx context.Context) {
-			ctx, cancel := context.WithCancel(ctx)
-			defer cancel()
+	scheduler, err := onLeader(ctx, mu, gocron.DurationJob(10*time.Millisecond),
+		func(ctx context.Context) error {
 			select {
-			case ran <- mu.Context(ctx).Err() == nil: // this context ends if the lead is lost
+			case ran <- ctx.Err() == nil:
 			case <-ctx.Done():
 			}
-		}))
+			return nil
+		})
 	if err != nil {
 		log.Fatal(err)
 	}
-	scheduler.Start()
 	fmt.Println("the job runs under the lead:", <-ran)
 	scheduler.Shutdown() // before the lead ends
 	stop()

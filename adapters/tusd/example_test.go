@@ -2,8 +2,10 @@ package etcdlocktusd_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -26,6 +28,25 @@ func newHandler(session *etcdlock.Session, store filestore.FileStore) (*handler.
 	store.UseIn(composer)
 	locker.UseIn(composer) // after the store, which may bring a locker of its own
 	return handler.NewHandler(handler.Config{BasePath: "/files/", StoreComposer: composer})
+}
+
+// serve serves uploads until ctx ends. It closes the session last: until the open requests have
+// saved what arrived, no other machine may get their locks.
+func serve(
+	ctx context.Context, listener net.Listener, h *handler.Handler, session *etcdlock.Session,
+) error {
+	requests, interrupt := context.WithCancelCause(context.Background())
+	server := &http.Server{
+		Handler:     http.StripPrefix("/files/", h),
+		BaseContext: func(net.Listener) context.Context { return requests },
+	}
+	server.RegisterOnShutdown(func() { interrupt(handler.ErrServerShutdown) })
+	stopped := make(chan error, 1)
+	context.AfterFunc(ctx, func() { stopped <- server.Shutdown(context.Background()) })
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return errors.Join(<-stopped, session.Close(context.Background()))
 }
 
 // An upload is made on one machine, and read on another one.

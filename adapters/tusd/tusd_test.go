@@ -2,8 +2,14 @@ package etcdlocktusd_test
 
 import (
 	"context"
+	"errors"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -252,4 +258,66 @@ func TestARequestForWhatIsNotThereIsNotFound(t *testing.T) {
 	require.ErrorContains(t, err, "2008 bytes, more than 1024")
 	require.NoError(t, s.Close(t.Context()))
 	require.Equal(t, http.StatusInternalServerError, head("0b5e"))
+}
+
+// A machine stops while an upload is open. It saves what has arrived, unlocks and closes its
+// Session, and the upload goes on at another machine.
+func TestAMachineThatStopsSavesItsUploads(t *testing.T) {
+	etcd, dir := etcdlocktest.New(t), t.TempDir()
+	session, err := etcdlock.NewSession(etcd.Client())
+	require.NoError(t, err)
+	h, err := newHandler(session, filestore.New(dir))
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	over := contract.Async(func() error { return serve(ctx, listener, h, session) })
+	at := "http://" + listener.Addr().String() + "/files/"
+	send := func(method, url string, header http.Header, body io.Reader) (*http.Response, error) {
+		request, err := http.NewRequestWithContext(t.Context(), method, url, body)
+		if err != nil {
+			return nil, err
+		}
+		request.Header = header
+		request.Header.Set("Tus-Resumable", "1.0.0")
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return nil, err
+		}
+		return answer, answer.Body.Close()
+	}
+	made, err := send(http.MethodPost, at, http.Header{"Upload-Length": {"300"}}, nil)
+	require.NoError(t, err)
+	id := path.Base(made.Header.Get("Location"))
+
+	body, arrives := io.Pipe()
+	defer arrives.Close()
+	patched := contract.Async(func() error {
+		answer, err := send(http.MethodPatch, at+id, http.Header{
+			"Upload-Offset": {"0"}, "Content-Type": {"application/offset+octet-stream"},
+		}, body)
+		if err != nil {
+			return err
+		}
+		return errors.New(answer.Status)
+	})
+	_, err = arrives.Write(make([]byte, 100))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		saved, err := os.Stat(filepath.Join(dir, id))
+		return err == nil && saved.Size() == 100
+	}, time.Minute, 10*time.Millisecond)
+	stop()
+	require.EqualError(t, <-patched, "503 Service Unavailable")
+	require.NoError(t, <-over, "the locks were not released")
+
+	_, b := lockerOf(t, etcd.Client())
+	next, err := newHandler(b, filestore.New(dir))
+	require.NoError(t, err)
+	ask := httptest.NewRequest(http.MethodHead, at+id, nil)
+	ask.URL.Path = id
+	ask.Header.Set("Tus-Resumable", "1.0.0")
+	told := httptest.NewRecorder()
+	next.ServeHTTP(told, ask)
+	require.Equal(t, "100", told.Header().Get("Upload-Offset"))
 }

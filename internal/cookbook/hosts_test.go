@@ -3,16 +3,28 @@ package cookbook_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/url"
 	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/etcdlock/etcdlock"
 )
 
 // The recipes of docs/adapters.md.
+
+// connect returns the client and the Session of a process.
+func connect(endpoints ...string) (*clientv3.Client, *etcdlock.Session, error) {
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
+	if err != nil {
+		return nil, nil, err
+	}
+	session, err := etcdlock.NewSession(client, etcdlock.WithLogger(slog.Default()))
+	return client, session, err
+}
 
 // A keyed locker keeps the holds of callers that have nothing but a name.
 type keyedLocker struct {

@@ -2,6 +2,8 @@ package cookbook_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +50,38 @@ func closed(ch <-chan struct{}) bool {
 	default:
 		return false
 	}
+}
+
+// An etcd does not answer: clientv3 writes JSON to stderr, unless it has another logger.
+func TestAClientWithALoggerOfItsOwnWritesNothingToStderr(t *testing.T) {
+	said := func(connect func(endpoint string) *clientv3.Client) string {
+		stderr := os.Stderr
+		file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+		require.NoError(t, err)
+		os.Stderr = file
+		client := connect("127.0.0.1:1") // where nothing listens
+		os.Stderr = stderr
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err = client.Get(ctx, "n")
+		require.Error(t, err)
+		require.NoError(t, client.Close())
+		require.NoError(t, file.Close())
+		text, err := os.ReadFile(file.Name())
+		require.NoError(t, err)
+		return string(text)
+	}
+	require.Empty(t, said(func(endpoint string) *clientv3.Client {
+		client, session, err := connect(endpoint)
+		require.NoError(t, err)
+		require.NoError(t, session.Close(t.Context()))
+		return client
+	}))
+	require.Contains(t, said(func(endpoint string) *clientv3.Client {
+		client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
+		require.NoError(t, err)
+		return client
+	}), `{"level":"warn"`)
 }
 
 func TestAKeyedLockerLocksForCallersThatHaveTheName(t *testing.T) {

@@ -134,6 +134,17 @@ func TestAMachineIsKilledWithinItsJob(t *testing.T) {
 	}
 }
 
+// enqueue enqueues a report each second on the machine that leads, until ctx ends.
+func enqueue(
+	ctx context.Context, mu *etcdlock.Mutex, redis asynq.RedisConnOpt, opts *asynq.SchedulerOpts,
+) error {
+	return etcdlockcron.Lead(ctx, mu, func() (etcdlockcron.Scheduler, error) {
+		s := asynq.NewScheduler(redis, opts)
+		_, err := s.Register("@every 1s", asynq.NewTask("report", nil))
+		return s, err
+	})
+}
+
 // Two schedulers of asynq have one task. The leader enqueues it, and then the other one does.
 func TestASchedulerOfAsynqRunsOnTheLeader(t *testing.T) {
 	etcd := etcdtest.Start(t, 1)
@@ -143,21 +154,17 @@ func TestASchedulerOfAsynqRunsOnTheLeader(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		mu := contract.NewMutex(t, etcd.Client(t), "leader/scheduler")
 		over := contract.Async(func() error {
-			return etcdlockcron.Lead(ctx, mu, func() (etcdlockcron.Scheduler, error) {
-				s := asynq.NewScheduler(redis, &asynq.SchedulerOpts{
-					LogLevel: asynq.FatalLevel,
-					PostEnqueueFunc: func(_ *asynq.TaskInfo, err error) {
-						if err != nil {
-							t.Error(err)
-						}
-						select {
-						case enqueued <- name:
-						case <-ctx.Done():
-						}
-					},
-				})
-				_, err := s.Register("@every 1s", asynq.NewTask("report", nil))
-				return s, err
+			return enqueue(ctx, mu, redis, &asynq.SchedulerOpts{
+				LogLevel: asynq.FatalLevel,
+				PostEnqueueFunc: func(_ *asynq.TaskInfo, err error) {
+					if err != nil {
+						t.Error(err)
+					}
+					select {
+					case enqueued <- name:
+					case <-ctx.Done():
+					}
+				},
 			})
 		})
 		return func() {

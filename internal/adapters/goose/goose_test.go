@@ -9,6 +9,8 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 	"github.com/pressly/goose/v3/lock/locktesting"
@@ -208,4 +210,30 @@ func TestTheEndOfAConnectionLetsNobodyIn(t *testing.T) {
 	require.Empty(t, runs)
 	close(finish)
 	require.NotErrorIs(t, <-ended, etcdlock.ErrLost)
+}
+
+// PostgreSQL looks whether a client is still there if the client's DSN says so. Otherwise the
+// statement of a process that was killed goes on.
+func TestTheStatementOfAClientThatIsGoneEndsIfPostgresLooks(t *testing.T) {
+	dsn := pgtest.Start(t).Database(t)
+	db := pgtest.Open(t, dsn)
+	runs := func(name string) bool {
+		return ask[bool](t, db, "SELECT count(*) > 0 FROM pg_stat_activity "+
+			"WHERE state = 'active' AND application_name = '"+name+"'")
+	}
+	gone := func(name, dsn string) {
+		conn, err := pgx.Connect(t.Context(), dsn+" application_name="+name)
+		require.NoError(t, err)
+		frontend := conn.PgConn().Frontend()
+		frontend.SendQuery(&pgproto3.Query{String: "SELECT pg_sleep(600)"})
+		require.NoError(t, frontend.Flush())
+		require.Eventually(t, func() bool { return runs(name) }, patience, 10*time.Millisecond)
+		require.NoError(t, conn.PgConn().Conn().Close()) // as the kernel does for a dead process
+	}
+	gone("unseen", dsn)
+	gone("seen", dsn+" client_connection_check_interval=1s")
+	start := time.Now()
+	require.Eventually(t, func() bool { return !runs("seen") }, patience, 10*time.Millisecond)
+	t.Log("the statement of the client that is gone went on for", time.Since(start))
+	require.True(t, runs("unseen"))
 }
