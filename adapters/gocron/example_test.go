@@ -34,6 +34,27 @@ func schedule(
 	return scheduler, err
 }
 
+// onLeader starts a scheduler whose jobs run on the machine that leads.
+func onLeader(
+	ctx context.Context, mu *etcdlock.Mutex, slots gocron.JobDefinition,
+	report func(ctx context.Context) error,
+) (gocron.Scheduler, error) {
+	elector, err := etcdlockgocron.NewElector(mu)
+	if err != nil {
+		return nil, err
+	}
+	go elector.Lead(ctx) // shut the scheduler down before ctx ends
+	scheduler, err := gocron.NewScheduler(gocron.WithDistributedElector(elector))
+	if err != nil {
+		return nil, err
+	}
+	_, err = scheduler.NewJob(slots, gocron.NewTask(func(ctx context.Context) error {
+		return report(mu.Context(ctx)) // this context ends if the lead is lost
+	}))
+	scheduler.Start()
+	return scheduler, err
+}
+
 // One of the machines on which the scheduler starts.
 func Example() {
 	etcd, err := etcdlocktest.Start()
@@ -62,27 +83,6 @@ func Example() {
 		log.Fatal(err)
 	}
 	// Output: the report is written under a lock: true
-}
-
-// onLeader starts a scheduler whose jobs run on the machine that leads.
-func onLeader(
-	ctx context.Context, mu *etcdlock.Mutex, slots gocron.JobDefinition,
-	report func(ctx context.Context) error,
-) (gocron.Scheduler, error) {
-	elector, err := etcdlockgocron.NewElector(mu)
-	if err != nil {
-		return nil, err
-	}
-	go elector.Lead(ctx) // shut the scheduler down before ctx ends
-	scheduler, err := gocron.NewScheduler(gocron.WithDistributedElector(elector))
-	if err != nil {
-		return nil, err
-	}
-	_, err = scheduler.NewJob(slots, gocron.NewTask(func(ctx context.Context) error {
-		return report(mu.Context(ctx)) // this context ends if the lead is lost
-	}))
-	scheduler.Start()
-	return scheduler, err
 }
 
 // All jobs run on the scheduler that leads.
