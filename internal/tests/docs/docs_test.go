@@ -31,8 +31,8 @@ func docs(t *testing.T) map[string]string {
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	pages := make(map[string]string)
-	for _, file := range append(files, "README.md", "internal/ARCHITECTURE.md", "CHANGELOG.md",
-		".github/CONTRIBUTING.md", ".github/SECURITY.md") {
+	for _, file := range append(files, "docs/llms.txt", "README.md", "internal/ARCHITECTURE.md",
+		"CHANGELOG.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md") {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		pages[filepath.ToSlash(file)] = string(text)

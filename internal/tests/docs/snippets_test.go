@@ -74,3 +74,20 @@ func importsOf(t *testing.T, source string) map[string]string {
 func uncommented(code string) string {
 	return regexp.MustCompile(`(?m)//.*$`).ReplaceAllString(code, "")
 }
+
+// docs/llms.txt is for readers that take names from it without a look at the library.
+func TestTheNamesForModelsAreTheLibrarys(t *testing.T) {
+	api := sources(t, "*.go")
+	code := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(docs(t)["docs/llms.txt"], -1)
+	name := regexp.MustCompile(`^(?:(?:session|etcdlock|mu|Mutex)\.)?([A-Z]\w+)\b`)
+	named := 0
+	for _, span := range code {
+		for _, part := range strings.Fields(span[1]) {
+			if found := name.FindStringSubmatch(part); found != nil {
+				named++
+				require.Regexp(t, `(?m)^(func (\(.*\) )?|type |\t)`+found[1]+`\b`, api, span[1])
+			}
+		}
+	}
+	require.Greater(t, named, 20)
+}
