@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/coverage"
 	"time"
 
@@ -100,14 +102,47 @@ func fails(err error) func() error { return func() error { return err } }
 // makeCalls makes each call in a world of its own, and writes the counters of each round.
 func makeCalls(dir string) error {
 	for i, c := range calls {
-		if err := c.make(dir, i); err != nil {
+		err := c.make(rounds, func(round int, makes func() error) error {
+			if err := coverage.ClearCounters(); err != nil {
+				return err
+			}
+			if err := makes(); err != nil || round == 0 {
+				return err
+			}
+			return save(filepath.Join(dir, folder(i, round)))
+		})
+		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
 	return nil
 }
 
-func (c call) make(dir string, i int) error {
+// printAllocations prints how many objects each call allocates, with those of the etcd in memory: the
+// least of a hundred rounds, since other work of the process can only add some.
+func printAllocations() error {
+	for _, c := range calls {
+		least := uint64(math.MaxUint64)
+		err := c.make(100, func(round int, makes func() error) error {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := makes()
+			runtime.ReadMemStats(&after)
+			if round > 0 {
+				least = min(least, after.Mallocs-before.Mallocs)
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+		fmt.Printf("%s\t%d\n", c.name, least)
+	}
+	return nil
+}
+
+// make makes the call by way of measure, in round 0 to warm up and then in as many others.
+func (c call) make(rounds int, measure func(round int, makes func() error) error) error {
 	etcd := fake.NewServer()
 	w := &world{ctx: context.Background()}
 	for _, s := range []**etcdlock.Session{&w.mine, &w.others} {
@@ -133,16 +168,8 @@ func (c call) make(dir string, i int) error {
 	for round := range rounds + 1 {
 		makes, after := c.prepare(w)
 		settle()
-		if err := coverage.ClearCounters(); err != nil {
+		if err := measure(round, makes); err != nil {
 			return err
-		}
-		if err := makes(); err != nil {
-			return err
-		}
-		if round > 0 { // the first one warms up
-			if err := save(filepath.Join(dir, folder(i, round))); err != nil {
-				return err
-			}
 		}
 		if after != nil {
 			if err := after(); err != nil {

@@ -1,6 +1,7 @@
 // Command plainpath prints how much of the library the calls run that everybody makes: files,
 // functions and lines, by coverage, of one call of a warm Session on the etcd in memory. With
-// -bounds it fails if a call runs more than the table of bounds allows.
+// -bounds it fails if a call runs more than the table of bounds allows. With -allocations it prints
+// instead how many objects each call allocates.
 //
 //	go run ./internal/plainpath -bounds
 //
@@ -37,12 +38,16 @@ func (s size) exceeds(bound size) bool {
 func main() {
 	child := flag.String("child", "", "make the calls, and write the counters to this folder")
 	bounds := flag.Bool("bounds", false, "fail if a call runs more than its bound")
+	allocations := flag.Bool("allocations", false, "print the objects that each call allocates")
 	list := flag.String("list", "", "print the functions that this call runs, with their lines")
 	flag.Parse()
 	var err error
-	if *child != "" {
+	switch {
+	case *child != "":
 		err = makeCalls(*child)
-	} else {
+	case *allocations:
+		err = printAllocations()
+	default:
 		err = table(*bounds, *list)
 	}
 	if err != nil {
