@@ -79,12 +79,15 @@ func TestEachActionIsPinnedByItsCommit(t *testing.T) {
 	require.NotEmpty(t, pins)
 }
 
-// A workflow may only read, but for the job that publishes a release.
+// A workflow may only read, but for the job that publishes a release, and those that publish what
+// they have found.
 func TestWorkflowsMayOnlyRead(t *testing.T) {
 	top := regexp.MustCompile(`(?m)^permissions:\n  contents: read\n\n|^permissions: \{\}\n`)
 	more := regexp.MustCompile(`(?m)^ +([\w-]+: write\b|permissions: *[^\s#].*)`)
 	permitted := map[string][]string{
-		"release.yml": {"contents: write", "id-token: write", "attestations: write"},
+		"release.yml":   {"contents: write", "id-token: write", "attestations: write"},
+		"codeql.yml":    {"security-events: write"},
+		"scorecard.yml": {"security-events: write", "id-token: write"},
 	}
 	for file, text := range workflows(t) {
 		require.Regexp(t, top, text, file)
@@ -95,6 +98,26 @@ func TestWorkflowsMayOnlyRead(t *testing.T) {
 		}
 		require.Equal(t, permitted[file], got, file)
 	}
+}
+
+// The scripts that workflows run are there, and .ci/run takes what they ask of it.
+func TestWorkflowsRunWhatThereIs(t *testing.T) {
+	script := regexp.MustCompile(
+		`(?m)^ +(?:- )?(?:run: |tests: )?(bash )?((?:\.ci|spec)/\w+)(?: ([a-z]+))?`)
+	runs := 0
+	for file, text := range workflows(t) {
+		for _, run := range script.FindAllStringSubmatch(text, -1) {
+			runs++
+			info, err := os.Stat(run[2])
+			require.NoError(t, err, file)
+			executable := info.Mode()&0o100 != 0
+			require.True(t, run[1] != "" || executable, "%s: %s is not executable", file, run[2])
+			if run[2] == ".ci/run" && run[3] != "" {
+				require.Regexp(t, `usage: \.ci/run \[.*\b`+run[3]+`\b`, read(t, ".ci/run"), file)
+			}
+		}
+	}
+	require.Greater(t, runs, 8)
 }
 
 // Dependabot looks only into the directories that it is told.

@@ -118,8 +118,8 @@ func makeCalls(dir string) error {
 	return nil
 }
 
-// printAllocations prints how many objects each call allocates, with those of the etcd in memory: the
-// least of a hundred rounds, since other work of the process can only add some.
+// printAllocations prints how many objects each call allocates, with those of the etcd in memory.
+// It is the least of a hundred rounds, since other work of the process can only add some.
 func printAllocations() error {
 	for _, c := range calls {
 		least := uint64(math.MaxUint64)
