@@ -82,7 +82,7 @@ func TestTheNamesForModelsAreTheLibrarys(t *testing.T) {
 	name := regexp.MustCompile(`^(?:(?:session|etcdlock|mu|Mutex)\.)?([A-Z]\w+)\b`)
 	named := 0
 	for _, span := range code {
-		for _, part := range strings.Fields(span[1]) {
+		for part := range strings.FieldsSeq(span[1]) {
 			if found := name.FindStringSubmatch(part); found != nil {
 				named++
 				require.Regexp(t, `(?m)^(func (\(.*\) )?|type |\t)`+found[1]+`\b`, api, span[1])
