@@ -17,9 +17,9 @@
 // At most one Mutex holds a name at a time. The context of a hold is cancelled before its lease can
 // expire, and before this package releases the lock. Unlock tells the truth: nil means that the
 // lock was held without a break until this release, and a loss is a [*LostError] that says why.
-// Whatever answers are lost, no call leaves a key behind that blocks other contenders. Every call
-// returns when its context ends. A Mutex stays usable through any outage. If etcd does not answer,
-// a wait says so ([ErrUnavailable], [WithLogger], [Trace]).
+// Even if etcd's answers are lost, no call leaves a key behind that blocks other contenders. Every
+// call returns when its context ends. A Mutex stays usable through any outage. If etcd does not
+// answer, a wait says so ([ErrUnavailable], [WithLogger], [Trace]).
 //
 // # What is not
 //
@@ -29,13 +29,14 @@
 // resource refuse a token lower than the highest it has seen. For writes to etcd, put
 // [Mutex.IsOwner] in the If of the transaction.
 //
-// When an operator takes the key away ([Break], a revoked lease), the holder learns it by an event,
-// or about a second later if it has just begun to hold. Until then only the token protects.
+// If an operator takes the key away ([Break], a revoked lease), an event tells the holder. A holder
+// that has just begun to hold learns it about a second later. Until then only the token protects.
 // [Recall] gets a lock back from a living holder without such an overlap.
 //
-// When etcd is restored from a snapshot, or wiped, tokens start again. A process that has noticed
-// it begins no hold until the holds from before must have ended. A process that starts afterwards
-// cannot know them. docs/runbook.md says how to restore.
+// When etcd is restored from a snapshot, or wiped, tokens start again. A process that notices this
+// begins no hold for one TTL. By then each older hold has ended, or its key is there and blocks the
+// others. A process that starts afterwards knows of no older hold. docs/runbook.md says how to
+// restore.
 //
 // # Time
 //
@@ -66,16 +67,16 @@
 //	                             it                └─ Close: ErrClosed
 //
 // First come, first served. A contender is a key name/<UUID> with a lease, or name/<lease in
-// hexadecimal>, the form of etcd's concurrency.Mutex, etcdctl lock and the server's lock service:
-// they and this package exclude each other. Other keys below name/ block no contender of this
-// package, but they do block concurrency.Mutex: do not nest names while both are in use.
+// hexadecimal>. etcd's concurrency.Mutex, etcdctl lock and the server's lock service put the second
+// form: they and this package exclude each other. Other keys below name/ block only
+// concurrency.Mutex: do not nest names while both are in use.
 //
 // # Cost
 //
 // An uncontended Lock is one request and one Raft entry, and so is Unlock. TryLock of a taken name
-// is one read, or nothing if the same Session holds it. A hand-over is the release and one event,
-// and in a line of more than nine at most one read. A [Session] costs one renewal per third of the
-// TTL, for any number of names. Idle holds and waits cost little more. See docs/performance.md.
+// is one read, or nothing if the same Session holds it. A hand-over is the release and one event.
+// In a line of more than nine it may take one read more. A [Session] costs one renewal per third of
+// the TTL, for any number of names. Idle holds and waits cost little more. See docs/performance.md.
 //
 // The modules etcdlockprom and etcdlockotel turn a [Trace] into metrics and spans. Package
 // etcdlocktest is an etcd in memory for tests. docs/cookbook.md has recipes.
