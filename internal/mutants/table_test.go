@@ -484,10 +484,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("lease", "TestALostLeaseIsRenewedNoMore")},
 	},
 	{
-		name: "who waits audits as seldom soon after a put as later",
-		why:  "An audit costs a request. But a late copy of the put is a key that blocks everybody, and 32 renewal periods are 11 TTLs (rule 9).",
+		name: "who waits audits as seldom soon after a key was given back as later",
+		why:  "An audit costs a request. But a late copy of its put is a key that blocks everybody, and 32 renewal periods are 11 TTLs (rule 9).",
 		change: in("queue.Account.auditPeriodLocked").replace(
-			"case _.swept.Sub(_.placed) >= _.lease.TTL", "default: return idleAudits * period"),
+			"case _.left.IsZero() || _", "default: return idleAudits * period"),
 		killers: []killer{inArea("lease", "TestAKeyThatALateRequestPutsIsSwept")},
 	},
 	{

@@ -30,7 +30,7 @@ type Account struct {
 
 	// Guarded by Session.mu.
 	places    map[string]*Place // by key: all that the Session accounts for
-	placed    time.Time         // when the last place was taken
+	left      time.Time         // when the last key was gone, zero if none is
 	users     int               // places that hold, wait or are being released
 	idleSince time.Time         // when users became 0
 	releases  int               // releases under way, of holds that have ended whole
@@ -62,7 +62,6 @@ func (a *Account) TakeLocked(p *Place, of Seat) {
 	draw := func(name string) string { return a.draw(name, of.Shape) }
 	p.Ticket = ticket.New(of.Line.Name, int64(a.lease.ID), slot, draw)
 	a.places[p.Ticket.Key] = p
-	a.placed = time.Now()
 	a.users++
 }
 

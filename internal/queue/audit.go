@@ -90,10 +90,10 @@ func (a *Account) coverHoldsLocked(now time.Time) coverage {
 // auditPeriodLocked is the time between audits of the lease's keys.
 //
 // Audits are rarest where each key is rechecked, once the keys were audited a TTL after the last
-// put. Before that an audit may find what a late copy of the put has put, which blocks its line:
-// clientv3 may repeat a put unseen. (TestAKeyThatALateRequestPutsIsSwept.) In a long line these
-// audits, too, are as rare as rechecks: else a crowd that goes round would mostly audit.
-// (TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks.)
+// one was gone. Before that an audit may find what a late copy of its put has put, which blocks its
+// line: clientv3 may repeat a put unseen. (TestAKeyThatALateRequestPutsIsSwept.) While the key
+// stands a copy does nothing. In a long line these audits, too, are as rare as rechecks: else a
+// crowd that goes round would mostly audit. (TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks.)
 func (a *Account) auditPeriodLocked(now time.Time, holds coverage) time.Duration {
 	const longest = math.MaxInt64 / idleAudits // a multiple of the longest TTLs overflows
 	period := min(max(a.lease.Period(), min(a.lease.TTL/3, auditEvery)), longest)
@@ -105,7 +105,7 @@ func (a *Account) auditPeriodLocked(now time.Time, holds coverage) time.Duration
 		return period
 	case !holds.rechecked:
 		return coveredAudits * period
-	case a.swept.Sub(a.placed) >= a.lease.TTL: // later copies of puts are left to the rare audits
+	case a.left.IsZero() || a.swept.Sub(a.left) >= a.lease.TTL: // rare audits find later copies
 		return idleAudits * period
 	}
 	asRechecks := time.Duration(holds.contenders) * recheck.PerContender

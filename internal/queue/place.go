@@ -330,6 +330,7 @@ func (p *Place) RemovedLocked() {
 	}
 	if p.Account.places[p.Ticket.Key] == p {
 		delete(p.Account.places, p.Ticket.Key)
+		p.Account.left = time.Now()
 	}
 	if p.StaleLocked() && p.epoch != nil { // an earlier key of that name may be back
 		p.Account.SuspectLocked()

@@ -507,18 +507,21 @@ func TestAWatchThatIsKeptForTheNextPlaceEnds(t *testing.T) {
 	}
 }
 
-// A waiter audits its lease soon after its put, in case a late copy of the put has left a
-// key. Then it does so seldom. In a line of a thousand the first audit comes as rarely as a
-// recheck.
+// A waiter audits its lease soon after its Session has given a key back, in case a late copy of
+// the put of that has left a key. Then it does so seldom. In a line of a thousand the first audit
+// comes as rarely as a recheck. A waiter on a fresh lease has no such audit.
 func TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks(t *testing.T) {
 	for _, row := range []struct {
 		ahead       int
+		fresh       bool
 		from, until time.Duration // when the first audit comes
 	}{
-		{10, tests.SeldomLook - time.Second, tests.SeldomLook + time.Second},
-		{1000, time.Minute - tests.RenewalPeriod, time.Minute + tests.RenewalPeriod},
+		{10, false, tests.SeldomLook - time.Second, tests.SeldomLook + time.Second},
+		{1000, false, time.Minute - tests.RenewalPeriod, time.Minute + tests.RenewalPeriod},
+		{10, true, 0, 0},
+		{1000, true, 0, 0},
 	} {
-		t.Run(fmt.Sprint(row.ahead), func(t *testing.T) {
+		t.Run(fmt.Sprint(row.ahead, row.fresh), func(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				lease, err := etcd.Client("others").Grant(context.Background(), 3600)
 				require.NoError(t, err)
@@ -538,8 +541,18 @@ func TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks(t *testing.T) {
 					}
 					return fake.Effect{}
 				})
-				waiter := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")
+				s := tests.SessionOf(t, etcd, "a")
+				if !row.fresh {
+					before := contract.MutexOf(t, s, "before")
+					tests.LockWithin(t, before, time.Second)
+					require.NoError(t, before.Unlock(context.Background()))
+				}
+				waiter := contract.MutexOf(t, s, "n")
 				require.ErrorIs(t, waiter.Lock(waits), context.DeadlineExceeded)
+				if row.fresh {
+					require.Empty(t, audits)
+					return
+				}
 				require.Len(t, audits, 1, "the others are seldom")
 				require.GreaterOrEqual(t, audits[0], row.from)
 				require.LessOrEqual(t, audits[0], row.until)
