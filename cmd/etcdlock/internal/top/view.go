@@ -154,6 +154,10 @@ func (v *View) Lines() []Line {
 	if v.shown == nil {
 		return v.fill([]Line{{{"etcdlock top", Bold}}, {}, {{"reads the locks ...", Plain}}}, Line{})
 	}
+	if v.shown.Revision == 0 && v.mode != help {
+		return v.fill([]Line{{{"etcdlock top", Bold}}, {}, {{v.shown.Trouble, Bad}}, {},
+			{{"No lock has been read yet. It goes on trying; q quits.", Plain}}}, Line{})
+	}
 	switch v.mode {
 	case detail:
 		return v.detailLines()
@@ -226,7 +230,7 @@ func (v *View) headLines() []Line {
 		{v.curve(v.shown.Turns), Good}}
 	var second Line
 	if v.shown.Trouble != "" {
-		second = append(second, Piece{v.shown.Trouble + ": this may be old  ", Bad})
+		second = append(second, Piece{"this may be old: " + v.shown.Trouble + "  ", Bad})
 	}
 	if len(v.cycles) > 0 {
 		second = append(second, Piece{fmt.Sprintf("possible deadlock of %s (w shows it)  ",

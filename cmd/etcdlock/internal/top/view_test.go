@@ -88,6 +88,15 @@ func view(width, height int, keys ...Key) *View {
 	return v
 }
 
+// unread is a View of an etcd that has not answered yet.
+func unread() *View {
+	b := board.New()
+	b.Trouble("etcd at 10.0.0.1:2379 did not answer in 5s")
+	v := &View{Width: 80, Height: 8}
+	v.Show(b.Picture(start, 0))
+	return v
+}
+
 func text(lines []Line) string {
 	var out strings.Builder
 	for _, line := range lines {
@@ -124,6 +133,7 @@ func TestGoldenScreens(t *testing.T) {
 		"help":     view(80, 24, F1),
 		"filter":   view(80, 24, '/', 'l', 'a', 't', 'e'),
 		"question": view(80, 24, Enter, 'b'),
+		"unread":   unread(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			lines := v.Lines()
