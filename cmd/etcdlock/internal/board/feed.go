@@ -211,9 +211,8 @@ func (f *Feed) ask(ctx context.Context) {
 }
 
 func (f *Feed) askBegan(ctx context.Context, lock string, p *Place) {
-	if BeganAtOnce(ctx, timed{f.Client, f.Timeout}, lock, p.Key, p.Token) {
-		f.Board.Began(lock, p.Key, p.Token)
-	}
+	atOnce := BeganAtOnce(ctx, timed{f.Client, f.Timeout}, lock, p.Key, p.Token)
+	f.Board.Began(lock, p.Key, p.Token, atOnce)
 }
 
 func (f *Feed) askLease(ctx context.Context, id int64) {
