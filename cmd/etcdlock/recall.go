@@ -142,11 +142,13 @@ func (r *recalling) ask(
 			fmt.Fprintf(a.stdout, "asked %s\n", plain(p.Key))
 			asked = append(asked, p)
 		case errors.Is(err, etcdlock.ErrNotRecallable) && r.breaks:
+			a.say("%s does not listen to a recall: no grace, its place is deleted now", ownerOf(p.Contender))
 			if err := r.delete(a, client, p); err != nil {
 				return nil, err
 			}
 		case errors.Is(err, etcdlock.ErrNotRecallable):
-			deaf = ends(exitBad, fmt.Errorf("%w: %s; etcdlock break deletes it", err, plain(p.Key)))
+			a.say("%s does not listen to a recall: %s", ownerOf(p.Contender), insteadFor(p))
+			deaf = ends(exitBad, nil)
 		default:
 			return nil, ends(exitFailed, r.etcd.noAnswer(err))
 		}
@@ -186,13 +188,20 @@ func (r *recalling) await(a *app, client *clientv3.Client, name string, asked []
 	}
 	for _, p := range asked {
 		if !r.breaks {
-			return ends(exitBad, fmt.Errorf("still there: %s; etcdlock break deletes it", plain(p.Key)))
+			return ends(exitBad, fmt.Errorf("still there: %s of %s: %s", plain(p.Key),
+				ownerOf(p.Contender), insteadFor(p)))
 		}
 		if err := r.delete(a, client, p); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// insteadFor says what to do about a place that a recall does not free.
+func insteadFor(p place) string {
+	return fmt.Sprintf("stop it; if nobody can reach it, etcdlock break %s --token %d deletes its place",
+		plain(p.Name), p.Token)
 }
 
 // delete deletes p.

@@ -68,11 +68,13 @@ func TestARecallOfWhoDoesNotListen(t *testing.T) {
 	status, stdout, stderr := runs(t, "", "recall", "job", "--endpoints", e.addr)
 	require.Equal(t, exitBad, status)
 	require.Empty(t, stdout)
-	require.Contains(t, stderr, "does not listen to a recall: "+key+"; etcdlock break deletes it")
-	e.line(t, "job", 1)
+	holder := e.line(t, "job", 1)[0]
+	require.Equal(t, fmt.Sprintf("etcdlock: %s does not listen to a recall: stop it; if nobody can "+
+		"reach it, etcdlock break job --token %d deletes its place\n", holder.Owner, holder.Token), stderr)
 	status, stdout, stderr = runs(t, "", "recall", "job", "--endpoints", e.addr, "--break")
 	require.Equal(t, exitGood, status, stderr)
 	require.Equal(t, "deleted "+key+"\n", stdout)
+	require.Contains(t, stderr, "does not listen to a recall: no grace, its place is deleted now")
 	run.exits(exitLost).says("its key was deleted")
 }
 

@@ -194,5 +194,5 @@ func TestTopNeedsATerminal(t *testing.T) {
 	run.exits(exitFailed).says("needs a terminal (who --watch does not)")
 	status, _, stderr := runs(t, "", "top", "--allow", "everything")
 	require.Equal(t, exitUsage, status)
-	require.Contains(t, stderr, "recall or break")
+	require.Contains(t, stderr, "must be recall or break")
 }
