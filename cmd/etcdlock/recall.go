@@ -29,8 +29,8 @@ nobody waited then. It has the grace to end its work, but no more than it has se
 ends its command with TERM at once, and with KILL when the grace is over.
 
 A holder of another program, or one that has not said that it listens, cannot be asked. --break
-deletes its place instead, as etcdlock break does, and a place that is still there when --wait has
-ended: two may work then for about a second.
+deletes its place at once instead, as etcdlock break does, and a place that is still there when
+--wait has ended: two may work then for about a second.
 
 Exit status: 0 asked (with --wait: gone), or nobody there; 1 cannot be asked, or still there after
 --wait; 64 usage; 125 no answer from etcd.`,
@@ -200,7 +200,7 @@ func (r *recalling) await(a *app, client *clientv3.Client, name string, asked []
 
 // insteadFor says what to do about a place that a recall does not free.
 func insteadFor(p place) string {
-	return fmt.Sprintf("stop it; if nobody can reach it, etcdlock break %s --token %d deletes its place",
+	return fmt.Sprintf("stop it; only if you cannot, etcdlock break %s --token %d deletes its place",
 		plain(p.Name), p.Token)
 }
 

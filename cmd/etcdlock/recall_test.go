@@ -69,8 +69,8 @@ func TestARecallOfWhoDoesNotListen(t *testing.T) {
 	require.Equal(t, exitBad, status)
 	require.Empty(t, stdout)
 	holder := e.line(t, "job", 1)[0]
-	require.Equal(t, fmt.Sprintf("etcdlock: %s does not listen to a recall: stop it; if nobody can "+
-		"reach it, etcdlock break job --token %d deletes its place\n", holder.Owner, holder.Token), stderr)
+	require.Equal(t, fmt.Sprintf("etcdlock: %s does not listen to a recall: stop it; only if you "+
+		"cannot, etcdlock break job --token %d deletes its place\n", holder.Owner, holder.Token), stderr)
 	status, stdout, stderr = runs(t, "", "recall", "job", "--endpoints", e.addr, "--break")
 	require.Equal(t, exitGood, status, stderr)
 	require.Equal(t, "deleted "+key+"\n", stdout)

@@ -29,8 +29,8 @@ which Session waits for which: Sessions that wait for each other are a possible 
 keys.
 
 It reads the locks once and follows them by one watch, so that it costs their holders nothing. It
-writes nothing, unless --allow says so: then r in a line recalls a place, and b breaks it, each
-after a question. NO_COLOR turns colours off.
+writes nothing, unless --allow says so: then r recalls the holder, or in a line the place under the
+cursor, and b breaks it, each after a question. NO_COLOR turns colours off.
 
 Exit status: 0; 128+n ended by signal n; 64 usage; 125 no answer to a login, or no terminal. An etcd
 that does not answer ends nothing: top says so, and goes on trying.`,
