@@ -43,7 +43,8 @@ func placesOf(ctx context.Context, kv clientv3.KV, name string) ([]place, error)
 func nested(ctx context.Context, kv clientv3.KV, name string) bool {
 	resp, err := kv.Get(ctx, name+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly(),
 		clientv3.WithLimit(1))
-	return err == nil && len(resp.Kvs) > 0 && strings.Contains(string(resp.Kvs[0].Key[len(name)+1:]), "/")
+	return err == nil && len(resp.Kvs) > 0 &&
+		strings.Contains(string(resp.Kvs[0].Key[len(name)+1:]), "/")
 }
 
 // placesBelow returns the lines for all locks whose names begin with prefix.

@@ -84,8 +84,8 @@ func (l *live) ui(a *app, listen string) error {
 	return nil
 }
 
-// pageAddress is the address to open: the host that was asked for, or this machine's name if that is
-// any, with the port that the page has.
+// pageAddress is the address to open: the host that was asked for, or this machine's name if that
+// was none, with the port that the page has.
 func pageAddress(listen string, at net.Addr) string {
 	host, _, _ := net.SplitHostPort(listen) // ui has checked it
 	if addr, err := netip.ParseAddr(host); host == "" || err == nil && addr.IsUnspecified() {

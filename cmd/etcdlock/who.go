@@ -151,8 +151,8 @@ func printTable(
 			queued = now.Sub(p.Since).Round(time.Second).String() + " ago"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%x\t%s\t%s\t%s\n", plain(p.Name), what,
-			p.Token, ownerOf(p.Contender), queued, heldText(p, seen.since[hold{p.Key, p.Token}], now), int64(p.Lease),
-			left[p.Lease].text(), p.Mode, cmp.Or(plain(p.Info), "-"))
+			p.Token, ownerOf(p.Contender), queued, heldText(p, seen.since[hold{p.Key, p.Token}], now),
+			int64(p.Lease), left[p.Lease].text(), p.Mode, cmp.Or(plain(p.Info), "-"))
 	}
 }
 

@@ -100,9 +100,10 @@ func unread() *View {
 // owners is a View of a lock whose holder has a name, and was there before the View. It has waited.
 func owners(keys ...Key) *View {
 	b := board.New()
-	kv := &mvccpb.KeyValue{Key: []byte("reports/nightly/00000001-0000-4000-8000-000000000001"), CreateRevision: 4, ModRevision: 4,
-		Version: 1, Lease: 0x694da2042e049413, Value: []byte(`{"owner":"billing-7","host":"vm",` +
-			`"pid":26336,"info":"invoices of november","since":"2026-11-27T11:59:52Z"}`)}
+	kv := &mvccpb.KeyValue{Key: []byte("reports/nightly/00000001-0000-4000-8000-000000000001"),
+		CreateRevision: 4, ModRevision: 4, Version: 1, Lease: 0x694da2042e049413,
+		Value: []byte(`{"owner":"billing-7","host":"vm","pid":26336,` +
+			`"info":"invoices of november","since":"2026-11-27T11:59:52Z"}`)}
 	b.Read(at(-1), 9, []*mvccpb.KeyValue{kv})
 	b.Began("reports/nightly", string(kv.Key), 4, false)
 	v := &View{Width: 80, Height: 10}
