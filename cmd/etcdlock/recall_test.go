@@ -107,6 +107,25 @@ func TestARecallAsksAllReaders(t *testing.T) {
 	require.NoError(t, <-in)
 }
 
+// Each reader that does not listen is named.
+func TestARecallNamesEachThatDoesNotListen(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	for _, owner := range []string{"first", "second"} {
+		rw, err := etcdlock.NewRWMutex(e.client, "job", etcdlock.WithOwner(owner))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, rw.Close(context.Background())) })
+		_, err = rw.RLock(t.Context())
+		require.NoError(t, err)
+	}
+	status, stdout, stderr := runs(t, "", "recall", "job", "--endpoints", e.addr)
+	require.Equal(t, exitBad, status)
+	require.Empty(t, stdout)
+	require.Equal(t, 2, strings.Count(stderr, "does not listen to a recall"))
+	require.Contains(t, stderr, "etcdlock: first (")
+	require.Contains(t, stderr, "etcdlock: second (")
+}
+
 func TestTheStatusOfARecall(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
