@@ -55,8 +55,9 @@
 //   - margin covers clocks that run at different rates during the TTL, and gives the critical
 //     section time to stop: by default an eighth of the TTL, and at least 100 ms.
 //
-// At trustedUntil a timer ends the hold. After a pause, a check before the timer has run compares
-// the clock and finds the hold ended. A late answer revives nothing. docs/ttl.md helps to choose.
+// At trustedUntil a timer ends the hold. Each check also compares the clock: if the process was
+// paused and the timer has not run yet, the check finds that the hold has ended. A late answer
+// revives nothing. docs/ttl.md helps to choose.
 //
 // # Waiting
 //

@@ -66,7 +66,8 @@ func (b *breaking) run(a *app, name string) error {
 			return ends(exitBad, fmt.Errorf("no answer (%w): nothing was deleted", err))
 		}
 		if token, err = strconv.ParseInt(strings.TrimSpace(answer), 10, 64); err != nil {
-			return ends(exitBad, fmt.Errorf("no token: %q; nothing was deleted", strings.TrimSpace(answer)))
+			return ends(exitBad, fmt.Errorf("%q is not a token; nothing was deleted",
+				strings.TrimSpace(answer)))
 		}
 	}
 	for _, p := range places {

@@ -172,5 +172,9 @@ func oneName(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return misused("%s needs the name of a lock", c.Name())
 	}
+	if strings.HasSuffix(args[0], "/") {
+		return misused("no name ends with \"/\": etcdlock who --prefix %s shows those below it",
+			plain(args[0]))
+	}
 	return atMost(1)(c, args)
 }

@@ -17,7 +17,7 @@ import (
 // commands are the program's own commands.
 func commands() []*cobra.Command {
 	return slices.DeleteFunc(new(app).command().Commands(), func(c *cobra.Command) bool {
-		return slices.Contains([]string{"help", "completion", "version"}, c.Name()) || c.Hidden
+		return slices.Contains([]string{"help", "completion", "version", "man"}, c.Name()) || c.Hidden
 	})
 }
 

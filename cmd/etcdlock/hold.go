@@ -134,7 +134,7 @@ func (h *holding) acquire(cfg clientv3.Config, name string) (client *clientv3.Cl
 		}
 	}()
 	tell := time.AfterFunc(sayWhyAfter, func() {
-		h.app.say("lock %q: has waited for %v: %s", name, sayWhyAfter, h.why.String())
+		h.app.say("run has waited %v for lock %q: %s", sayWhyAfter, name, h.why.String())
 	})
 	client, err = h.connect(ctx, cfg)
 	if err == nil {
@@ -207,15 +207,15 @@ func (h *holding) connect(ctx context.Context, cfg clientv3.Config) (*clientv3.C
 func (h *holding) lock(ctx context.Context, client *clientv3.Client, name string) (err error) {
 	trace := &etcdlock.Trace{
 		Queued: func(_ context.Context, e etcdlock.QueuedEvent) {
-			owner := e.Holder.Owner
-			if owner == "" {
-				owner = "another program"
-			}
-			held := "held"
+			held, since := "held", ""
 			if until := e.Holder.Until; !until.IsZero() {
 				held = "kept until " + until.Format(time.RFC3339)
 			}
-			h.why.set(fmt.Sprintf("%d before it in line, %s by %s", e.Ahead, held, owner))
+			if !e.Holder.Since.IsZero() {
+				since = ", in line since " + e.Holder.Since.Local().Format(time.DateTime)
+			}
+			h.why.set(fmt.Sprintf("%s by %s%s; %d before it in line", held, ownerOf(e.Holder), since,
+				e.Ahead))
 		},
 		Unavailable: func(_ context.Context, e etcdlock.UnavailableEvent) {
 			h.why.set(e.Err.Error())

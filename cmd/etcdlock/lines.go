@@ -39,6 +39,14 @@ func placesOf(ctx context.Context, kv clientv3.KV, name string) ([]place, error)
 	return places, err
 }
 
+// nested reports whether there are names below name.
+func nested(ctx context.Context, kv clientv3.KV, name string) bool {
+	resp, err := kv.Get(ctx, name+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly(),
+		clientv3.WithLimit(1))
+	return err == nil && len(resp.Kvs) > 0 &&
+		strings.Contains(string(resp.Kvs[0].Key[len(name)+1:]), "/")
+}
+
 // placesBelow returns the lines for all locks whose names begin with prefix.
 func placesBelow(ctx context.Context, kv clientv3.KV, prefix string) (places []place, err error) {
 	kvs, err := readKeys(ctx, kv, prefix)

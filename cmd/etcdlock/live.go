@@ -39,7 +39,7 @@ func (l *live) flags(c *cobra.Command) {
 func (l *live) check() error {
 	for _, what := range l.allow {
 		if what != "recall" && what != "break" {
-			return misused("--allow %q: recall or break", what)
+			return misused("--allow %q: must be recall or break", what)
 		}
 	}
 	if l.grace < 0 {

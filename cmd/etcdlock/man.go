@@ -9,12 +9,10 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// manCommand is for packagers, and so the help does not list it.
 func manCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    "man DIRECTORY",
-		Short:  "write a man page for each command into a directory",
-		Hidden: true,
+		Use:   "man DIRECTORY",
+		Short: "write a man page for each command into a directory",
 		Args: cobra.MatchAll(atMost(1), func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return misused("man needs a directory")

@@ -29,8 +29,8 @@ nobody waited then. It has the grace to end its work, but no more than it has se
 ends its command with TERM at once, and with KILL when the grace is over.
 
 A holder of another program, or one that has not said that it listens, cannot be asked. --break
-deletes its place instead, as etcdlock break does, and a place that is still there when --wait has
-ended: two may work then for about a second.
+deletes its place at once instead, as etcdlock break does, and a place that is still there when
+--wait has ended: two may work then for about a second.
 
 Exit status: 0 asked (with --wait: gone), or nobody there; 1 cannot be asked, or still there after
 --wait; 64 usage; 125 no answer from etcd.`,
@@ -142,11 +142,13 @@ func (r *recalling) ask(
 			fmt.Fprintf(a.stdout, "asked %s\n", plain(p.Key))
 			asked = append(asked, p)
 		case errors.Is(err, etcdlock.ErrNotRecallable) && r.breaks:
+			a.say("%s does not listen to a recall: no grace, its place is deleted now", ownerOf(p.Contender))
 			if err := r.delete(a, client, p); err != nil {
 				return nil, err
 			}
 		case errors.Is(err, etcdlock.ErrNotRecallable):
-			deaf = ends(exitBad, fmt.Errorf("%w: %s; etcdlock break deletes it", err, plain(p.Key)))
+			a.say("%s does not listen to a recall: %s", ownerOf(p.Contender), insteadFor(p))
+			deaf = ends(exitBad, nil)
 		default:
 			return nil, ends(exitFailed, r.etcd.noAnswer(err))
 		}
@@ -186,13 +188,20 @@ func (r *recalling) await(a *app, client *clientv3.Client, name string, asked []
 	}
 	for _, p := range asked {
 		if !r.breaks {
-			return ends(exitBad, fmt.Errorf("still there: %s; etcdlock break deletes it", plain(p.Key)))
+			return ends(exitBad, fmt.Errorf("still there: %s of %s: %s", plain(p.Key),
+				ownerOf(p.Contender), insteadFor(p)))
 		}
 		if err := r.delete(a, client, p); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// insteadFor says what to do about a place that a recall does not free.
+func insteadFor(p place) string {
+	return fmt.Sprintf("stop it; only if you cannot, etcdlock break %s --token %d deletes its place",
+		plain(p.Name), p.Token)
 }
 
 // delete deletes p.

@@ -68,11 +68,13 @@ func TestARecallOfWhoDoesNotListen(t *testing.T) {
 	status, stdout, stderr := runs(t, "", "recall", "job", "--endpoints", e.addr)
 	require.Equal(t, exitBad, status)
 	require.Empty(t, stdout)
-	require.Contains(t, stderr, "does not listen to a recall: "+key+"; etcdlock break deletes it")
-	e.line(t, "job", 1)
+	holder := e.line(t, "job", 1)[0]
+	require.Equal(t, fmt.Sprintf("etcdlock: %s does not listen to a recall: stop it; only if you "+
+		"cannot, etcdlock break job --token %d deletes its place\n", holder.Owner, holder.Token), stderr)
 	status, stdout, stderr = runs(t, "", "recall", "job", "--endpoints", e.addr, "--break")
 	require.Equal(t, exitGood, status, stderr)
 	require.Equal(t, "deleted "+key+"\n", stdout)
+	require.Contains(t, stderr, "does not listen to a recall: no grace, its place is deleted now")
 	run.exits(exitLost).says("its key was deleted")
 }
 
@@ -103,6 +105,25 @@ func TestARecallAsksAllReaders(t *testing.T) {
 		require.NoError(t, h.Unlock(context.Background()))
 	}
 	require.NoError(t, <-in)
+}
+
+// Each reader that does not listen is named.
+func TestARecallNamesEachThatDoesNotListen(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	for _, owner := range []string{"first", "second"} {
+		rw, err := etcdlock.NewRWMutex(e.client, "job", etcdlock.WithOwner(owner))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, rw.Close(context.Background())) })
+		_, err = rw.RLock(t.Context())
+		require.NoError(t, err)
+	}
+	status, stdout, stderr := runs(t, "", "recall", "job", "--endpoints", e.addr)
+	require.Equal(t, exitBad, status)
+	require.Empty(t, stdout)
+	require.Equal(t, 2, strings.Count(stderr, "does not listen to a recall"))
+	require.Contains(t, stderr, "etcdlock: first (")
+	require.Contains(t, stderr, "etcdlock: second (")
 }
 
 func TestTheStatusOfARecall(t *testing.T) {

@@ -96,7 +96,8 @@ func TestALongWaitSaysWhatItIsFor(t *testing.T) {
 	eventually(t, func() bool {
 		return strings.Contains(run.stderr.String(), "\n")
 	}, "it says nothing")
-	run.says(`lock "job": has waited for 3s: 1 before it in line, held by api-7:1234`)
+	run.says(`run has waited 3s for lock "job": held by api-7:1234 (`)
+	run.says(`; 1 before it in line`)
 	require.NoError(t, mu.Unlock(context.Background()))
 
 	away := &etcd{addr: nobody}

@@ -2,6 +2,10 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/gdamore/tcell/v3"
@@ -25,10 +29,11 @@ which Session waits for which: Sessions that wait for each other are a possible 
 keys.
 
 It reads the locks once and follows them by one watch, so that it costs their holders nothing. It
-writes nothing, unless --allow says so: then r in a line recalls a place, and b breaks it, each
-after a question. NO_COLOR turns colours off.
+writes nothing, unless --allow says so: then r recalls the holder, or in a line the place under the
+cursor, and b breaks it, each after a question. NO_COLOR turns colours off.
 
-Exit status: 0; 64 usage; 125 no answer from etcd, or no terminal.`,
+Exit status: 0; 128+n ended by signal n; 64 usage; 125 no answer to a login, or no terminal. An etcd
+that does not answer ends nothing: top says so, and goes on trying.`,
 		Args: atMost(0),
 		RunE: func(*cobra.Command, []string) error { return l.top(a) },
 	}
@@ -43,7 +48,9 @@ func (l *live) top(a *app) error {
 	if err := l.check(); err != nil {
 		return err
 	}
-	screen, err := tcell.NewScreen()
+	// Without negotiation the size comes from the system. tmux before 3.4 answers a question about it
+	// with rows and columns swapped.
+	screen, err := tcell.NewScreen(tcell.OptNegotiation(runtime.GOOS == "windows"))
 	if err != nil {
 		return ends(exitFailed, fmt.Errorf("top needs a terminal (who --watch does not): %w", err))
 	}
@@ -52,6 +59,9 @@ func (l *live) top(a *app) error {
 		return err
 	}
 	defer stop()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
 	if err := screen.Init(); err != nil {
 		return ends(exitFailed, fmt.Errorf("top needs a terminal (who --watch does not): %w", err))
 	}
@@ -90,6 +100,8 @@ func (l *live) top(a *app) error {
 				}
 			}
 		case v.Message = <-done:
+		case s := <-signals:
+			return ends(exitSignal+int(s.(syscall.Signal)), nil)
 		case <-ticks.C:
 		}
 	}

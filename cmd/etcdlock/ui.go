@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -63,7 +65,7 @@ func (l *live) ui(a *app, listen string) error {
 		return ends(exitFailed, err)
 	}
 	pages := &ui.Server{Board: l.board, Prefix: l.prefix, Allow: l.allow, Act: l.act}
-	address := fmt.Sprintf("http://%s/", listener.Addr())
+	address := pageAddress(listen, listener.Addr())
 	if !ui.IsLoopback(listener.Addr().String()) || len(l.allow) > 0 {
 		pages.Token = rand.Text()
 		address += "?token=" + pages.Token
@@ -80,6 +82,18 @@ func (l *live) ui(a *app, listen string) error {
 		return ends(exitFailed, err)
 	}
 	return nil
+}
+
+// pageAddress is the address to open: the host that was asked for, or this machine's name if that
+// was none, with the port that the page has.
+func pageAddress(listen string, at net.Addr) string {
+	host, _, _ := net.SplitHostPort(listen) // ui has checked it
+	if addr, err := netip.ParseAddr(host); host == "" || err == nil && addr.IsUnspecified() {
+		if name, err := os.Hostname(); err == nil {
+			host = name
+		}
+	}
+	return fmt.Sprintf("http://%s/", net.JoinHostPort(host, strconv.Itoa(at.(*net.TCPAddr).Port)))
 }
 
 // look asks for the leases of the locks with the longest lines first.

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
 )
 
 func (a *app) whoCommand() *cobra.Command {
@@ -70,7 +72,9 @@ func (w *who) run(a *app, names ...string) error {
 	case w.prefix != "" && w.name != "":
 		return misused("--prefix %q and the name %q: only one of them", w.prefix, w.name)
 	case w.format != "table" && w.format != "json":
-		return misused("-o %q: table or json", w.format)
+		return misused("-o %q: must be table or json", w.format)
+	case strings.HasSuffix(w.name, "/"):
+		return misused("no name ends with \"/\": --prefix %s shows the locks below it", plain(w.name))
 	}
 	client, err := w.etcd.open()
 	if err != nil {
@@ -116,6 +120,9 @@ func (w *who) print(ctx context.Context, client *clientv3.Client, to io.Writer, 
 		printTable(ctx, client, to, places, &w.seen)
 	case w.name != "":
 		fmt.Fprintf(to, "nobody holds %q or waits for it\n", w.name)
+		if nested(ctx, client, w.name) {
+			fmt.Fprintf(to, "(etcdlock who --prefix %s shows locks below it)\n", plain(w.name+"/"))
+		}
 	case w.prefix != "":
 		fmt.Fprintf(to, "nobody holds a lock whose name begins with %q\n", w.prefix)
 	default:
@@ -133,11 +140,7 @@ func printTable(
 	defer table.Flush()
 	fmt.Fprintln(table, "NAME\tPLACE\tTOKEN\tOWNER\tQUEUED\tHELD\tLEASE\tTTL LEFT\tMODE\tINFO")
 	for _, p := range places {
-		what, owner, queued := fmt.Sprintf("waits %d", p.Number),
-			cmp.Or(plain(p.Owner), "(another program)"), "-"
-		if process := fmt.Sprintf("%s:%d", p.Host, p.PID); p.Host != "" && p.Owner != process {
-			owner += " (" + plain(process) + ")"
-		}
+		what, queued := fmt.Sprintf("waits %d", p.Number), "-"
 		switch {
 		case !p.Until.IsZero():
 			what = "kept " + max(0, p.Until.Sub(now)).Round(time.Second).String()
@@ -148,9 +151,18 @@ func printTable(
 			queued = now.Sub(p.Since).Round(time.Second).String() + " ago"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%x\t%s\t%s\t%s\n", plain(p.Name), what,
-			p.Token, owner, queued, heldText(p, seen.since[hold{p.Key, p.Token}], now), int64(p.Lease),
-			left[p.Lease].text(), p.Mode, cmp.Or(plain(p.Info), "-"))
+			p.Token, ownerOf(p.Contender), queued, heldText(p, seen.since[hold{p.Key, p.Token}], now),
+			int64(p.Lease), left[p.Lease].text(), p.Mode, cmp.Or(plain(p.Info), "-"))
 	}
+}
+
+// ownerOf is the owner of a place, with its process if the owner is called otherwise.
+func ownerOf(c etcdlock.Contender) string {
+	owner := cmp.Or(plain(c.Owner), "(another program)")
+	if process := fmt.Sprintf("%s:%d", c.Host, c.PID); c.Host != "" && c.Owner != process {
+		owner += " (" + plain(process) + ")"
+	}
+	return owner
 }
 
 // text is for the table.

@@ -93,6 +93,9 @@ func TestTheLineOfOneLockWithAnotherProgramInIt(t *testing.T) {
 	require.Regexp(t, `\(another program\) +-`, stdout)
 	_, stdout, _ = runs(t, "", "who", "--endpoints", e.addr, "orders/43")
 	require.Equal(t, "nobody holds \"orders/43\" or waits for it\n", stdout)
+	_, stdout, _ = runs(t, "", "who", "--endpoints", e.addr, "orders")
+	require.Equal(t, "nobody holds \"orders\" or waits for it\n"+
+		"(etcdlock who --prefix orders/ shows locks below it)\n", stdout)
 }
 
 // Several readers hold at once, and a writer waits behind them.
@@ -302,6 +305,8 @@ func TestOnlyTheExactTokenBreaks(t *testing.T) {
 		fmt.Sprintf("%dx\n", token), fmt.Sprint(token)} {
 		refuses(answer)
 	}
+	_, _, stderr := runs(t, "y\n", "break", "orders/42", "--endpoints", e.addr)
+	require.Contains(t, stderr, `"y" is not a token; nothing was deleted`)
 	refuses(fmt.Sprintln(token), "--token", fmt.Sprint(token+1))
 	key := mu.Key()
 	status, stdout, _ := runs(t, fmt.Sprintln(token), "break", "--endpoints", e.addr, "orders/42")
@@ -313,7 +318,7 @@ func TestOnlyTheExactTokenBreaks(t *testing.T) {
 	status, stdout, _ = runs(t, "", "break", "--endpoints", e.addr, "orders/42")
 	require.Equal(t, exitGood, status, "there is nothing to delete")
 	require.Equal(t, "nobody holds \"orders/42\" or waits for it\n", stdout)
-	status, _, stderr := runs(t, "", "break", "--endpoints", e.addr, "orders/42", "--token",
+	status, _, stderr = runs(t, "", "break", "--endpoints", e.addr, "orders/42", "--token",
 		fmt.Sprint(token))
 	require.Equal(t, exitBad, status, "that place is not there")
 	require.Contains(t, stderr, "nothing was deleted")
@@ -343,7 +348,9 @@ func TestArgumentsThatMakeNoSense(t *testing.T) {
 		"break needs the name":           {"break"},
 		"unexpected argument \"b\"":      {"who", "a", "b"},
 		"only one of them":               {"who", "--prefix", "a", "b"},
-		"table or json":                  {"who", "-o", "yaml"},
+		"must be table or json":          {"who", "-o", "yaml"},
+		"--prefix orders/ shows the":     {"who", "orders/"},
+		"who --prefix orders/ shows":     {"break", "orders/"},
 		"not positive":                   {"who", "--command-timeout", "0s", "b"},
 		"only both together":             {"who", "--cert", "c.pem"},
 		"who: unknown flag: --nonsense":  {"who", "--nonsense"},

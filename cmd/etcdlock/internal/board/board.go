@@ -44,6 +44,7 @@ type Place struct {
 	Queued     time.Time `json:"queued,omitzero"` // by the owner's clock; zero of another program
 	Seen       time.Time `json:"-"`               // by the board
 	Held       time.Time `json:"held,omitzero"`   // since when; zero if that is not known
+	Waited     bool      `json:"-"`               // etcd does not tell since when: it was after Queued
 	Until      time.Time `json:"until,omitzero"`  // of a place that outlasts its hold
 	Recallable bool      `json:"recallable,omitempty"`
 	Recall     *Recall   `json:"recall,omitempty"`
@@ -60,8 +61,8 @@ type Recall struct {
 	Asked  time.Time     `json:"asked,omitzero"` // zero if that was before the board looked
 }
 
-// Waited is how long a place has stood in line at a time.
-func (p *Place) Waited(now time.Time) time.Duration {
+// InLine is how long a place has stood in line at a time.
+func (p *Place) InLine(now time.Time) time.Duration {
 	from := p.Queued
 	if from.IsZero() {
 		from = p.Seen
@@ -215,7 +216,7 @@ func (b *Board) setLocked(now time.Time, name string, to line.Line, first bool) 
 		next.Holds = i < holding
 		switch {
 		case same:
-			next.Seen, next.Held, next.asked = p.Seen, p.Held, p.asked
+			next.Seen, next.Held, next.Waited, next.asked = p.Seen, p.Held, p.Waited, p.asked
 			if next.Recall != nil && p.Recall != nil {
 				next.Recall.Asked = p.Recall.Asked
 			}
@@ -281,8 +282,8 @@ func (b *Board) Tick(now time.Time) {
 	}
 }
 
-// Began notes that a place has held since it was put.
-func (b *Board) Began(name, key string, token int64) {
+// Began notes whether a place has held since it was put.
+func (b *Board) Began(name, key string, token int64, atOnce bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l := b.locks[name]
@@ -290,7 +291,9 @@ func (b *Board) Began(name, key string, token int64) {
 		return
 	}
 	if p := *l.places[key]; p.Token == token && p.Holds && p.Held.IsZero() {
-		p.Held = p.Queued
+		if p.Waited = !atOnce; atOnce {
+			p.Held = p.Queued
+		}
 		b.version++
 		l.places[key], l.shown, l.changed = &p, nil, b.version
 	}

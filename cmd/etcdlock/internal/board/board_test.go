@@ -61,18 +61,21 @@ func TestTheBoardSeesATurnCome(t *testing.T) {
 	row := b.Picture(at(12), 0).Rows(nil)[0]
 	require.Equal(t, "a", row.Holder.Owner)
 	require.Equal(t, 12*time.Second, row.Held)
-	require.False(t, row.Exactly)
+	require.Zero(t, row.Holder.Held)
+	require.False(t, row.Holder.Waited, "nobody has asked etcd yet")
 	require.Equal(t, 1, row.Waiting)
 	require.Equal(t, 7*time.Second, row.Longest)
 	require.Equal(t, "exclusive", row.Kind)
-	b.Began("job", a, 4) // the line at revision 4 shows it
-	require.True(t, b.Picture(at(12), 0).Rows(nil)[0].Exactly)
+	b.Began("job", a, 4, false) // the line at revision 4 was compacted
+	require.True(t, b.Picture(at(12), 0).Rows(nil)[0].Holder.Waited)
+	b.Began("job", a, 4, true) // the line at revision 4 shows it
+	require.Equal(t, at(0), b.Picture(at(12), 0).Rows(nil)[0].Holder.Held)
 
 	b.Apply(at(20), 6, []*clientv3.Event{deleted(a)})
 	row = b.Picture(at(23), 0).Rows(nil)[0]
 	require.Equal(t, "c", row.Holder.Owner)
 	require.Equal(t, 3*time.Second, row.Held)
-	require.True(t, row.Exactly)
+	require.False(t, row.Holder.Held.IsZero())
 	require.Zero(t, row.Waiting)
 	require.Equal(t, 1, row.Turns)
 	keys, _ := b.counted()
@@ -82,7 +85,7 @@ func TestTheBoardSeesATurnCome(t *testing.T) {
 	b.Read(at(30), 9, []*mvccpb.KeyValue{kv(c, 5, 2, owned("c", 5)), kv(a, 8, 1, owned("a", 28))})
 	row = b.Picture(at(30), 0).Rows(nil)[0]
 	require.Equal(t, 10*time.Second, row.Held)
-	require.True(t, row.Exactly)
+	require.False(t, row.Holder.Held.IsZero())
 	require.Equal(t, 2*time.Second, row.Longest)
 }
 

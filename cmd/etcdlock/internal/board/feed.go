@@ -57,7 +57,7 @@ func (f *Feed) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		f.Board.Trouble(why(err, f.Timeout))
+		f.Board.Trouble(f.why(err))
 		if time.Since(began) > 2*pauseMost {
 			pause = pauseLeast
 		}
@@ -67,12 +67,13 @@ func (f *Feed) Run(ctx context.Context) {
 }
 
 // why says what is wrong, in words.
-func why(err error, timeout time.Duration) string {
+func (f *Feed) why(err error) string {
 	if err == nil {
 		return ""
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Sprintf("etcd did not answer in %v", timeout)
+		return fmt.Sprintf("etcd at %s did not answer in %v", strings.Join(f.Client.Endpoints(), ","),
+			f.Timeout)
 	}
 	return strings.TrimPrefix(err.Error(), "etcdserver: ")
 }
@@ -84,6 +85,20 @@ func sleep(ctx context.Context, d time.Duration) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+}
+
+// timed is a KV of which each Get is bounded.
+type timed struct {
+	clientv3.KV
+	timeout time.Duration
+}
+
+func (t timed) Get(
+	ctx context.Context, key string, opts ...clientv3.OpOption,
+) (*clientv3.GetResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
+	return t.KV.Get(ctx, key, opts...)
 }
 
 // A check is what a recheck has found.
@@ -98,9 +113,7 @@ type check struct {
 func (f *Feed) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	reading, stop := context.WithTimeout(ctx, 4*f.Timeout)
-	read, err := ReadKeys(reading, f.Client, f.Prefix, Page)
-	stop()
+	read, err := ReadKeys(ctx, timed{f.Client, f.Timeout}, f.Prefix, Page)
 	if err != nil {
 		return err
 	}
@@ -138,7 +151,7 @@ func (f *Feed) follow(ctx context.Context) error {
 			keys, _ := f.Board.counted()
 			switch {
 			case c.err != nil:
-				f.Board.Trouble(why(c.err, f.Timeout))
+				f.Board.Trouble(f.why(c.err))
 			case c.cluster != read.Cluster || c.revision < c.asked:
 				return errors.New("etcd was set back")
 			case c.keys == keys:
@@ -156,11 +169,10 @@ func (f *Feed) follow(ctx context.Context) error {
 
 // recheck counts the keys. The answer is small, whatever their number.
 func (f *Feed) recheck(ctx context.Context) check {
-	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
-	defer cancel()
 	_, asked := f.Board.counted()
 	from, end := bounds(f.Prefix)
-	resp, err := f.Client.Get(ctx, from, clientv3.WithRange(end), clientv3.WithCountOnly())
+	resp, err := timed{f.Client, f.Timeout}.Get(ctx, from, clientv3.WithRange(end),
+		clientv3.WithCountOnly())
 	if err != nil {
 		return check{err: err}
 	}
@@ -199,11 +211,8 @@ func (f *Feed) ask(ctx context.Context) {
 }
 
 func (f *Feed) askBegan(ctx context.Context, lock string, p *Place) {
-	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
-	defer cancel()
-	if BeganAtOnce(ctx, f.Client, lock, p.Key, p.Token) {
-		f.Board.Began(lock, p.Key, p.Token)
-	}
+	atOnce := BeganAtOnce(ctx, timed{f.Client, f.Timeout}, lock, p.Key, p.Token)
+	f.Board.Began(lock, p.Key, p.Token, atOnce)
 }
 
 func (f *Feed) askLease(ctx context.Context, id int64) {

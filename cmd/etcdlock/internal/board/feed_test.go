@@ -98,7 +98,7 @@ func TestTheFeedHealsItself(t *testing.T) {
 
 	server.Freeze(0)
 	shows(t, b, "that etcd is away", func(p *board.Picture) bool {
-		return p.Trouble == "etcd did not answer in 500ms"
+		return p.Trouble == fmt.Sprintf("etcd at %s did not answer in 500ms", client.Endpoints()[0])
 	})
 	server.Thaw(0)
 	shows(t, b, "that it is back", func(p *board.Picture) bool { return p.Trouble == "" })
@@ -125,6 +125,26 @@ func TestTheFeedHealsItself(t *testing.T) {
 	shows(t, b, "what comes later", func(p *board.Picture) bool {
 		return held(p)["jobs/z"] == "later"
 	})
+}
+
+// Each request of the first reading is bounded, and what is wrong names the address.
+func TestAnEtcdThatNeverAnswersIsTroubleAtOnce(t *testing.T) {
+	t.Parallel()
+	bounds := make(chan time.Duration, 100)
+	b, _, client, _ := fed(t, "", grpc.WithChainUnaryInterceptor(func(
+		ctx context.Context, _ string, _, _ any, _ *grpc.ClientConn, _ grpc.UnaryInvoker,
+		_ ...grpc.CallOption,
+	) error {
+		deadline, _ := ctx.Deadline()
+		bounds <- time.Until(deadline)
+		<-ctx.Done()
+		return ctx.Err()
+	}))
+	require.LessOrEqual(t, <-bounds, 500*time.Millisecond)
+	shows(t, b, "that etcd does not answer", func(p *board.Picture) bool {
+		return p.Trouble == fmt.Sprintf("etcd at %s did not answer in 500ms", client.Endpoints()[0])
+	})
+	require.Zero(t, b.Picture(time.Now(), 0).Revision)
 }
 
 // A board of 10,000 locks takes little memory, and once it has read them few bytes.

@@ -11,8 +11,7 @@ import (
 type Row struct {
 	*Lock
 	Holder  *Place        // the first in line; nil if none is
-	Held    time.Duration // how long the first has held
-	Exactly bool          // it is no more than a bound if not
+	Held    time.Duration // how long the first has held, at most
 	Waiting int
 	Longest time.Duration // that one of them has waited
 	Lease   Lease         // of the holder: the least that is left of several
@@ -43,13 +42,13 @@ func (p *Picture) row(l *Lock) Row {
 	r := Row{Lock: l, Waiting: len(l.Places) - l.Holding, Turns: PerMinute(l.Turns)}
 	for i, place := range l.Places {
 		if !place.Holds {
-			r.Longest = max(r.Longest, place.Waited(p.Now))
+			r.Longest = max(r.Longest, place.InLine(p.Now))
 			continue
 		}
 		lease := p.Leases[place.Lease]
 		if i == 0 {
 			r.Holder, r.Lease = place, lease
-			r.Held, r.Exactly = place.HeldFor(p.Now)
+			r.Held = place.HeldFor(p.Now)
 			r.Kept = max(0, place.Until.Sub(p.Now))
 		}
 		if lease.Late() && (!r.Late || lease.Left < r.Lease.Left) {
@@ -62,13 +61,12 @@ func (p *Picture) row(l *Lock) Row {
 	return r
 }
 
-// HeldFor is how long a place has held at a time. Unless exactly, it has held for less: it has
-// waited before.
-func (p *Place) HeldFor(now time.Time) (held time.Duration, exactly bool) {
+// HeldFor is how long a place has held at a time. It has held for less if Held is zero.
+func (p *Place) HeldFor(now time.Time) time.Duration {
 	if !p.Held.IsZero() {
-		return max(0, now.Sub(p.Held)), true
+		return max(0, now.Sub(p.Held))
 	}
-	return p.Waited(now), false
+	return p.InLine(now)
 }
 
 // An Order is by what rows are sorted.

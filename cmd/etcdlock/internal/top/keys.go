@@ -76,6 +76,14 @@ func (v *View) pressList(k Key) {
 		if len(v.rows) > 0 {
 			v.mode, v.place = detail, 0
 		}
+	case 'r', 'b':
+		if len(v.rows) > 0 { // a question shows whom it is about, in the line
+			v.mode, v.place = detail, 0
+			v.pressDetail(k)
+		}
+		if v.asks == nil {
+			v.mode = list
+		}
 	default:
 		v.move(steps(k, v.body(), len(v.rows)))
 	}

@@ -152,7 +152,15 @@ func (v *View) lock() *board.Lock {
 // Lines is the screen: Height lines.
 func (v *View) Lines() []Line {
 	if v.shown == nil {
-		return v.fill([]Line{{{"etcdlock top", Bold}}, {}, {{"reads the locks ...", Plain}}}, Line{})
+		return v.fill([]Line{{{"etcdlock top", Bold}}, {}, {{"reads the locks ...", Plain}}})
+	}
+	if v.shown.Revision == 0 && v.mode != help {
+		lines := []Line{{{"etcdlock top", Bold}}, {}}
+		for _, part := range wrap(v.shown.Trouble, v.Width) {
+			lines = append(lines, Line{{part, Bad}})
+		}
+		return v.fill(append(lines, Line{},
+			Line{{"No lock has been read yet. It goes on trying; q quits.", Plain}}))
 	}
 	switch v.mode {
 	case detail:
@@ -162,14 +170,15 @@ func (v *View) Lines() []Line {
 	case help:
 		return v.helpLines()
 	}
-	lines := append(v.headLines(), v.columns())
+	c := v.columns()
+	lines := append(v.headLines(), v.headLine(c))
 	for i, r := range v.visible() {
-		lines = append(lines, v.rowLine(r, v.offset+i == v.cursor))
+		lines = append(lines, v.rowLine(r, c, v.offset+i == v.cursor))
 	}
 	if len(v.rows) == 0 {
 		lines = append(lines, Line{{v.nothing(), Faint}})
 	}
-	return v.fill(lines, v.footer())
+	return v.fill(lines, v.footer()...)
 }
 
 func (v *View) nothing() string {
@@ -183,12 +192,13 @@ func (v *View) nothing() string {
 }
 
 // fill makes lines as many as the screen has, and cuts them to its width.
-func (v *View) fill(lines []Line, last Line) []Line {
-	lines = lines[:min(len(lines), max(0, v.Height-1))]
-	for len(lines) < v.Height-1 {
+func (v *View) fill(lines []Line, last ...Line) []Line {
+	above := max(0, v.Height-len(last))
+	lines = lines[:min(len(lines), above)]
+	for len(lines) < above {
 		lines = append(lines, Line{})
 	}
-	lines = append(lines, last)
+	lines = append(lines, last...)
 	for i, line := range lines {
 		left := v.Width
 		for j, piece := range line {
@@ -225,8 +235,11 @@ func (v *View) headLines() []Line {
 		count(len(v.shown.Locks), "lock"), held, waiting, board.PerMinute(v.shown.Turns)), Plain},
 		{v.curve(v.shown.Turns), Good}}
 	var second Line
+	if v.Message != "" {
+		second = append(second, Piece{clean(v.Message) + "  ", Plain})
+	}
 	if v.shown.Trouble != "" {
-		second = append(second, Piece{v.shown.Trouble + ": this may be old  ", Bad})
+		second = append(second, Piece{"this may be old: " + v.shown.Trouble + "  ", Bad})
 	}
 	if len(v.cycles) > 0 {
 		second = append(second, Piece{fmt.Sprintf("possible deadlock of %s (w shows it)  ",
@@ -241,44 +254,49 @@ func (v *View) headLines() []Line {
 	if v.paused {
 		second = append(second, Piece{"paused  ", Warn})
 	}
-	if v.Message != "" {
-		second = append(second, Piece{clean(v.Message), Plain})
-	}
 	return []Line{first, second}
 }
 
 // The widths of the columns that do not grow, each with a space before it.
-const heldWidth, waitWidth, longWidth, kindWidth, leaseWidth, noteWidth = 7, 5, 8, 10, 9, 9
+const heldWidth, waitWidth, longWidth = 7, 6, 9
 
-// flexible is the widths of name and holder.
-func (v *View) flexible() (name, holder int) {
-	rest := max(20, v.Width-heldWidth-waitWidth-longWidth-kindWidth-leaseWidth-noteWidth-1)
-	return rest - rest*9/20, rest * 9 / 20
+// columns is how wide the other columns are. They are as wide as what they show. Name and holder
+// share the rest: what one does not need is the other's.
+type columns struct{ name, holder, kind, lease, note int }
+
+func (v *View) columns() columns {
+	c := columns{len("LOCK*"), len("HELD BY"), len("KIND"), len("14/15s"), len("NOTE")}
+	for _, r := range v.visible() {
+		note, _ := noteOf(r)
+		c.name, c.holder = max(c.name, width(clean(r.Name))), max(c.holder, width(holderOf(r)))
+		c.kind, c.lease = max(c.kind, width(kind(r.Lock))), max(c.lease, width(leaseText(r.Lease)))
+		c.note = max(c.note, width(note))
+	}
+	rest := max(20, v.Width-1-heldWidth-waitWidth-longWidth-c.kind-c.lease-c.note-3)
+	share := rest - rest*9/20
+	c.name = max(min(c.name, share), min(max(c.name, share), rest-c.holder))
+	c.holder = rest - c.name
+	return c
 }
 
-func (v *View) columns() Line {
-	name, holder := v.flexible()
+func (v *View) headLine(c columns) Line {
 	head := func(o board.Order) string {
 		if o == v.order {
 			return o.String() + "*"
 		}
 		return o.String()
 	}
-	text := pad(head(board.ByName), name) + " " + pad("HELD BY", holder) +
-		left(head(board.ByHeld), heldWidth) + left(head(board.ByWaiting), waitWidth+1) +
-		left(head(board.ByLongest), longWidth) + " " + pad("KIND", kindWidth-2) +
-		left(head(board.ByLease), leaseWidth) + " " + "NOTE"
+	text := pad(head(board.ByName), c.name) + " " + pad("HELD BY", c.holder) +
+		left(head(board.ByHeld), heldWidth) + left(head(board.ByWaiting), waitWidth) +
+		left(head(board.ByLongest), longWidth) + " " + pad("KIND", c.kind) +
+		left(head(board.ByLease), c.lease+1) + " " + "NOTE"
 	return Line{{pad(text, v.Width), Head}}
 }
 
-func (v *View) rowLine(r board.Row, selected bool) Line {
-	name, holder := v.flexible()
-	held, by := "", "(free)"
+func (v *View) rowLine(r board.Row, c columns, selected bool) Line {
+	held := ""
 	if r.Holder != nil {
-		held, by = heldText(r.Held, r.Exactly), whose(r.Holder)
-		if r.Holding > 1 {
-			by = fmt.Sprintf("%s +%d", by, r.Holding-1)
-		}
+		held = heldText(r.Holder, v.shown.Now)
 	}
 	style := func(s Style) Style {
 		if selected {
@@ -286,27 +304,40 @@ func (v *View) rowLine(r board.Row, selected bool) Line {
 		}
 		return s
 	}
-	main := pad(clean(r.Name), name) + " " + pad(by, holder) + left(held, heldWidth) +
-		left(number(r.Waiting), waitWidth+1)
-	line := Line{{main, style(Plain)},
-		{left(age(r.Longest, r.Waiting > 0), longWidth) + " " + pad(kind(r.Lock), kindWidth-2),
-			style(Plain)},
-		{left(leaseText(r.Lease), leaseWidth), style(worst(r.Late, Bad))}}
-	note, noted := "", Warn
+	main := pad(clean(r.Name), c.name) + " " + pad(holderOf(r), c.holder) + left(held, heldWidth) +
+		left(number(r.Waiting), waitWidth) + left(age(r.Longest, r.Waiting > 0), longWidth) + " " +
+		pad(kind(r.Lock), c.kind)
+	lease := left(leaseText(r.Lease), c.lease+1)
+	note, noted := noteOf(r)
+	return Line{{main, style(Plain)}, {lease, style(worst(r.Late, Bad))},
+		{pad(" "+note, v.Width-width(main+lease)), style(noted)}}
+}
+
+func holderOf(r board.Row) string {
+	switch {
+	case r.Holder == nil:
+		return "(free)"
+	case r.Holding > 1:
+		return fmt.Sprintf("%s +%d", whose(r.Holder), r.Holding-1)
+	}
+	return whose(r.Holder)
+}
+
+// noteOf is what is unusual about a lock.
+func noteOf(r board.Row) (string, Style) {
 	switch {
 	case r.Cycle:
-		note, noted = "deadlock", Bad
+		return "deadlock", Bad
 	case r.Late:
-		note, noted = "late", Bad
+		return "late", Bad
 	case r.Asked != nil:
-		note = "recalled"
+		return "recalled", Warn
 	case r.Kept > 0:
-		note = "kept " + short(r.Kept)
+		return "kept " + short(r.Kept), Warn
 	case r.Holder == nil:
-		note, noted = "free", Faint
+		return "free", Faint
 	}
-	rest := v.Width - width(main) - longWidth - kindWidth - leaseWidth + 1
-	return append(line, Piece{pad(" "+note, rest), style(noted)})
+	return "", Plain
 }
 
 func worst(is bool, s Style) Style {
@@ -316,12 +347,15 @@ func worst(is bool, s Style) Style {
 	return Plain
 }
 
-func (v *View) footer() Line {
+func (v *View) footer() (lines []Line) {
 	if v.asks != nil {
-		return Line{{v.question(), Bad}}
+		for _, part := range wrap(v.question(), v.Width) {
+			lines = append(lines, Line{{part, Bad}})
+		}
+		return lines
 	}
 	if v.typing {
-		return Line{{"filter: " + clean(v.filter) + "_   (Enter keeps it, Esc drops it)", Bold}}
+		return []Line{{{"filter: " + clean(v.filter) + "_   (Enter keeps it, Esc drops it)", Bold}}}
 	}
 	text := "F1 help  / filter  < > order  Enter line  w waits  Space pause  q quit"
 	if v.mode != list {
@@ -338,7 +372,7 @@ func (v *View) footer() Line {
 	if v.filter != "" {
 		text = "filter: " + clean(v.filter) + "  " + text
 	}
-	return Line{{text, Faint}}
+	return []Line{{{text, Faint}}}
 }
 
 // detailLines show one lock, with its line.
@@ -347,23 +381,35 @@ func (v *View) detailLines() []Line {
 	l := v.lock()
 	if l == nil {
 		gone := Line{{"nobody holds it or waits", Faint}}
-		return v.fill([]Line{{{clean(v.selected), Bold}}, head, {}, gone}, v.footer())
+		return v.fill([]Line{{{clean(v.selected), Bold}}, head, {}, gone}, v.footer()...)
 	}
 	v.place = max(0, min(v.place, len(l.Places)-1))
-	owner := max(14, min(30, v.Width-67))
+	owner, session := len("OWNER"), 0
+	for _, p := range l.Places {
+		owner = max(owner, width(whose(p)))
+	}
+	if v.Width >= 100 {
+		session = 16
+	}
+	owner = max(14, min(owner, v.Width-48-session))
+	row := func(what, by, queued, held, lease, id, token, info string) string {
+		text := pad(what, 8) + " " + pad(by, owner) + left(queued, 8) + left(held, 8) + left(lease, 9)
+		if session > 0 {
+			text += "  " + pad(id, session)
+		}
+		return pad(text+left(token, 7)+" "+info, v.Width)
+	}
 	lines := []Line{
 		{{clean(l.Name), Bold}, {"  " + kindInWords(l), Plain}, {fmt.Sprintf("  turns %d/min ",
 			board.PerMinute(l.Turns)), Plain}, {v.curve(l.Turns), Good}}, head,
-		{{pad(fmt.Sprintf("%s %s  QUEUED    HELD    LEASE  %s  TOKEN INFO", pad("PLACE", 8),
-			pad("OWNER", owner), pad("SESSION", 16)), v.Width), Head}}}
-	from := max(0, v.place-max(1, v.Height-8))
+		{{row("PLACE", "OWNER", "QUEUED", "HELD", "LEASE", "SESSION", "TOKEN", "INFO"), Head}}}
+	from := max(0, v.place-max(1, v.Height-10))
 	for i := from; i < len(l.Places); i++ {
 		p := l.Places[i]
 		lease := v.shown.Leases[p.Lease]
 		what, held := fmt.Sprintf("waits %d", i), ""
 		if p.Holds {
-			d, exactly := p.HeldFor(v.shown.Now)
-			what, held = "holds", heldText(d, exactly)
+			what, held = "holds", heldText(p, v.shown.Now)
 			if !p.Until.IsZero() {
 				what = "kept " + short(max(0, p.Until.Sub(v.shown.Now)))
 			}
@@ -372,15 +418,46 @@ func (v *View) detailLines() []Line {
 		if i == v.place {
 			style = Selected
 		}
-		lines = append(lines, Line{{pad(fmt.Sprintf("%s %s %s %s %s  %s %s %s", pad(what, 8),
-			pad(whose(p), owner), left(age(p.Waited(v.shown.Now), !p.Queued.IsZero()), 7), left(held, 7),
-			left(leaseText(lease), 8), pad(p.Session, 16), left(fmt.Sprint(p.Token), 6),
-			clean(p.Info)), v.Width), style}})
+		queued := age(p.InLine(v.shown.Now), !p.Queued.IsZero())
+		lines = append(lines, Line{{row(what, whose(p), queued, held, leaseText(lease), p.Session,
+			fmt.Sprint(p.Token), clean(p.Info)), style}})
 		if p.Recall != nil {
-			lines = append(lines, Line{{"         " + v.recalled(p), Warn}})
+			lines = append(lines, v.below(v.recalled(p), Warn)...)
+		}
+		if i == v.place {
+			lines = append(lines, v.below(v.whole(p), Plain)...)
 		}
 	}
-	return v.fill(lines, v.footer())
+	return v.fill(lines, v.footer()...)
+}
+
+// below is text below a row, on as many lines as it needs.
+func (v *View) below(text string, s Style) (lines []Line) {
+	const indent = "         "
+	for _, part := range wrap(text, v.Width-len(indent)) {
+		lines = append(lines, Line{{indent + part, s}})
+	}
+	return lines
+}
+
+// whole is what the row of a place may cut, or does not say.
+func (v *View) whole(p *board.Place) string {
+	clock := func(t time.Time) string { return t.In(v.shown.Now.Location()).Format(time.DateTime) }
+	text := whose(p)
+	if !p.Queued.IsZero() {
+		text += ", queued " + clock(p.Queued)
+	}
+	switch {
+	case p.Holds && !p.Held.IsZero():
+		text += ", holds since " + clock(p.Held)
+	case p.Holds && p.Waited:
+		text += ", holds since some time after that"
+	}
+	text += ", session " + p.Session
+	if p.Info != "" {
+		text += ", info " + clean(p.Info)
+	}
+	return text
 }
 
 // recalled says what a place was asked, and how much of the grace is left.
@@ -412,7 +489,7 @@ func (v *View) waitLines() []Line {
 	for _, w := range v.waiting[:min(len(v.waiting), v.Height)] {
 		lines = append(lines, Line{{waitText(w), Plain}})
 	}
-	return v.fill(lines, v.footer())
+	return v.fill(lines, v.footer()...)
 }
 
 func waitText(w board.Wait) string {
@@ -430,16 +507,18 @@ func (v *View) helpLines() []Line {
 		"NOTE     deadlock, late, recalled, kept (its hold is over), free", "",
 		"Up Down PgUp PgDn Home End (k j g G)   move",
 		"Enter  one lock with its line          Esc   back",
-		"/ F4   filter: part of a name, owner, host or info; late, recalled, kept, waiting",
+		"/ F4   filter: part of a name, owner, host or info;",
+		"       late, recalled, kept, waiting",
 		"< > F6 order                           w     which Session waits for which",
 		"Space  pause                           q F10 quit",
-		"r b    in a line: recall or break the place under the cursor (--allow recall,break)",
+		"r b    recall or break the holder, or in a line the place under the cursor",
+		"       (--allow recall,break)",
 	}
 	var lines []Line
 	for _, text := range texts {
 		lines = append(lines, Line{{text, Plain}})
 	}
-	return v.fill(lines, v.footer())
+	return v.fill(lines, v.footer()...)
 }
 
 // ---- texts
@@ -502,11 +581,15 @@ func weight(l *board.Lock) (sum int) {
 	return sum
 }
 
-func heldText(d time.Duration, exactly bool) string {
-	if exactly {
-		return short(d)
+// heldText is empty until it is known for how long a place holds, or that it has waited before.
+func heldText(p *board.Place, now time.Time) string {
+	switch {
+	case !p.Held.IsZero():
+		return short(p.HeldFor(now))
+	case p.Waited:
+		return "<" + short(p.HeldFor(now))
 	}
-	return "<" + short(d)
+	return ""
 }
 
 func age(d time.Duration, is bool) string {
@@ -577,6 +660,21 @@ func cut(text string, n int) string {
 		return ""
 	}
 	return string([]rune(text)[:n-1]) + "~"
+}
+
+// wrap is text in lines of at most n cells, between words where it can be.
+func wrap(text string, n int) (lines []string) {
+	n = max(1, n)
+	runes := []rune(text)
+	for len(runes) > n {
+		at := n
+		if space := strings.LastIndexByte(string(runes[:n+1]), ' '); space > 0 {
+			at = utf8.RuneCountInString(string(runes[:n+1])[:space])
+		}
+		lines = append(lines, string(runes[:at]))
+		runes = []rune(strings.TrimLeft(string(runes[at:]), " "))
+	}
+	return append(lines, string(runes))
 }
 
 // pad is text in n cells.

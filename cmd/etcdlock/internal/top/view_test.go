@@ -88,6 +88,64 @@ func view(width, height int, keys ...Key) *View {
 	return v
 }
 
+// unread is a View of an etcd that has not answered yet.
+func unread() *View {
+	b := board.New()
+	b.Trouble("etcd at 10.0.0.1:2379 did not answer in 5s")
+	v := &View{Width: 80, Height: 8}
+	v.Show(b.Picture(start, 0))
+	return v
+}
+
+// owners is a View of a lock whose holder has a name, and was there before the View. It has waited.
+func owners(keys ...Key) *View {
+	b := board.New()
+	kv := &mvccpb.KeyValue{Key: []byte("reports/nightly/00000001-0000-4000-8000-000000000001"),
+		CreateRevision: 4, ModRevision: 4, Version: 1, Lease: 0x694da2042e049413,
+		Value: []byte(`{"owner":"billing-7","host":"vm","pid":26336,` +
+			`"info":"invoices of november","since":"2026-11-27T11:59:52Z"}`)}
+	b.Read(at(-1), 9, []*mvccpb.KeyValue{kv})
+	b.Began("reports/nightly", string(kv.Key), 4, false)
+	v := &View{Width: 80, Height: 10}
+	v.Show(b.Picture(start, 0))
+	for _, k := range keys {
+		v.Press(k)
+	}
+	return v
+}
+
+// No bound shows before etcd was asked whether the holder has waited.
+func TestABoundShowsOnlyOfOneThatHasWaited(t *testing.T) {
+	p := &board.Place{Holds: true, Queued: at(-8)}
+	require.Empty(t, heldText(p, start))
+	p.Waited = true
+	require.Equal(t, "<8s", heldText(p, start))
+	p.Held = at(-5)
+	require.Equal(t, "5s", heldText(p, start))
+	require.Empty(t, heldText(&board.Place{Holds: true, Seen: at(-8)}, start), "another program's")
+}
+
+// r and b in the list are about the first holder of the lock under the cursor.
+func TestTheListRecallsAndBreaks(t *testing.T) {
+	v := view(80, 24, 'b', '1')
+	require.Contains(t, text(v.Lines()), "Break the place of api-1:1001?")
+	_, broken := v.Press(Enter)
+	require.NotNil(t, broken)
+	require.Equal(t, []any{"leader/billing", int64(1)}, []any{broken.Lock, broken.Place.Token})
+	v = view(80, 24, Down, 'r')
+	require.Equal(t, list, v.mode)
+	require.Contains(t, text(v.Lines()), "has not said that it listens")
+	v = view(80, 24)
+	v.Recall, v.Break = false, false
+	v.Press('b')
+	require.Contains(t, text(v.Lines()), "not allowed: start top with --allow")
+	v = &View{Width: 80, Height: 24, Break: true}
+	v.Press('b')
+	v.Show(board.New().Picture(start, 0))
+	v.Press('b')
+	require.Nil(t, v.asks)
+}
+
 func text(lines []Line) string {
 	var out strings.Builder
 	for _, line := range lines {
@@ -124,6 +182,9 @@ func TestGoldenScreens(t *testing.T) {
 		"help":     view(80, 24, F1),
 		"filter":   view(80, 24, '/', 'l', 'a', 't', 'e'),
 		"question": view(80, 24, Enter, 'b'),
+		"unread":   unread(),
+		"owners":   owners(),
+		"owner":    owners(Enter),
 	} {
 		t.Run(name, func(t *testing.T) {
 			lines := v.Lines()
