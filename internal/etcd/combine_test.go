@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -208,9 +209,10 @@ func TestNoTwoPartsAreOfOneLock(t *testing.T) {
 // The transactions of a user are never combined.
 func TestTheTransactionsOfAUserGoAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewServer().Client("a")
-		client.Username = "u"
-		require.Equal(t, 1, combinerOf(client).most)
+		named, known := fake.NewServer().Client("a"), fake.NewServer().Client("a")
+		named.Username, known.Token = "u", "jwt"
+		require.Equal(t, 1, combinerOf(named).most)
+		require.Equal(t, 1, combinerOf(known).most)
 	})
 }
 
@@ -237,6 +239,65 @@ func TestOnlyTheGuiltyPartFails(t *testing.T) {
 		}
 		r.takes(t, mostParts, 0)
 	})
+}
+
+// Without space etcd refuses each transaction that may put a key, and carries out the others. A
+// release succeeds at once, whatever it meets.
+func TestWithoutSpaceAReleaseFailsWithNoPut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		full := func(c fake.Call) (e fake.Effect) {
+			if len(c.Puts) > 0 {
+				e.Delay, e.Before = time.Millisecond, rpctypes.ErrGRPCNoSpace
+			}
+			return e
+		}
+		r.Intercept(full)
+		r.begin(5)
+		release := ticket.Txn{Name: "held", Then: []clientv3.Op{clientv3.OpDelete("held/1")}}
+		done := r.Commit(t.Context(), &attempt.Backoff{Policy: attempt.Urgent}, release)
+		require.NoError(t, done.Err)
+		require.True(t, done.Answer.Copies, "the first refusal comes after it was carried out")
+		r.running.Wait()
+		require.Equal(t, 4, slices.Max(r.nested()))
+		for _, done := range r.done {
+			require.ErrorIs(t, done.Err, rpctypes.ErrNoSpace)
+		}
+		r.takes(t, mostParts, 0)
+	})
+}
+
+// Something before etcd answers combined transactions with an error that does not say whether they
+// were carried out, now and then or each time. The parts get in, as copies.
+func TestAnAnswerThatDecidesNothingHoldsUpNoPart(t *testing.T) {
+	for name, effect := range map[string]fake.Effect{
+		"not carried out": {Before: status.Error(codes.ResourceExhausted, "the message is too long")},
+		"carried out":     {After: status.Error(codes.Internal, "the stream has ended")},
+		"another answer": {Edit: func(reply any) {
+			reply.(*pb.TxnResponse).Responses = nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRush(t)
+				r.Intercept(func(c fake.Call) (e fake.Effect) {
+					if c.Nested > 0 {
+						return effect
+					}
+					return e
+				})
+				r.begin(6)
+				r.running.Wait()
+				require.Equal(t, []int{0, 0, 4, 0, 0, 0, 0}, r.nested())
+				for i, done := range r.done {
+					require.NoError(t, done.Err)
+					require.Equal(t, i < 2 || effect.Before != nil, done.Answer.Succeeded)
+					require.Equal(t, i >= 2, done.Answer.Copies, i)
+				}
+				r.takes(t, mostParts, 0) // later it may be better
+			})
+		})
+	}
 }
 
 // An etcd, or what stands before it, takes no nested transactions.
@@ -280,6 +341,30 @@ func TestAnEtcdThatTakesFewPartsGetsFew(t *testing.T) {
 		r.takes(t, 2, 0)
 		for _, done := range r.done {
 			require.NoError(t, done.Err)
+		}
+		r.MaxTxnOps(3)
+		r.begin(30 + 2 + 2)
+		r.running.Wait()
+		r.takes(t, 1, 1) // it takes no parts at all, which is said once
+	})
+}
+
+// What stands before etcd takes smaller requests than etcd does.
+func TestACombinedTransactionThatIsTooLargeIsHalved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		r.Intercept(func(c fake.Call) (e fake.Effect) {
+			if c.Nested > 7 {
+				e.Before = rpctypes.ErrGRPCRequestTooLarge
+			}
+			return e
+		})
+		r.begin(2 + 10)
+		r.running.Wait()
+		r.takes(t, 5, 0)
+		for _, done := range r.done {
+			require.NoError(t, done.Err)
+			require.False(t, done.Answer.Copies)
 		}
 	})
 }

@@ -124,7 +124,7 @@ func Is(err, want error) bool {
 
 // classify returns the class of an error.
 func classify(err error) class {
-	answer, known := answerIn(err)
+	answer, _ := answerIn(err)
 	class, exceptional := classOf[answer]
 	switch {
 	case errors.Is(err, ErrNoAnswer):
@@ -133,8 +133,6 @@ func classify(err error) class {
 		return incapable
 	case exceptional:
 		return class
-	case known:
-		return classOfCode[answer.Code().String()]
 	}
 	return classOfCode[codeOf(err)]
 }
@@ -155,12 +153,27 @@ func Overloaded(err error) bool {
 	return err == ErrNoAnswer || Is(err, rpctypes.ErrTooManyRequests) || Is(err, rpctypes.ErrTimeout)
 }
 
+// IsAnswer reports whether err is an answer to what was asked, of etcd or of a proxy before it. It
+// is none if it says that no etcd can serve, that etcd is overloaded, or that the time is over.
+func IsAnswer(err error) bool {
+	switch codeOf(err) {
+	case codes.Canceled.String(), codes.DeadlineExceeded.String():
+		return false
+	}
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	return !ended && !Absent(err) && !Overloaded(err)
+}
+
 // NotApplied reports whether a write that failed with err is known to have changed nothing.
 // Any other error leaves the outcome unknown.
 func NotApplied(err error) bool { return classify(err) >= incapable }
 
-// codeOf returns the name of a gRPC status's code, of the innermost one if they are nested.
+// codeOf returns the name of the code of etcd's own error, or of a gRPC status: of the innermost
+// one if they are nested.
 func codeOf(err error) string {
+	if answer, known := answerIn(err); known {
+		return answer.Code().String()
+	}
 	if code, _, ok := cutStatus(err); ok {
 		return code
 	}

@@ -252,6 +252,32 @@ func TestOnlyAnAnswerSaysThatAWriteWasNotApplied(t *testing.T) {
 	}
 }
 
+// An answer to what was asked may be another one to a part of that.
+func TestSilenceAndWhatIsAboutEtcdItselfAreNoAnswers(t *testing.T) {
+	for _, answer := range []error{
+		rpctypes.ErrGRPCNoSpace, rpctypes.ErrGRPCLeaseNotFound, rpctypes.ErrGRPCPermissionDenied,
+		rpctypes.ErrGRPCTooManyOps, rpctypes.ErrGRPCRequestTooLarge, rpctypes.ErrGRPCAuthOldRevision,
+		status.Error(codes.ResourceExhausted, "message larger than max"),
+		status.Error(codes.Internal, "stream terminated"), errors.New("unknown"),
+	} {
+		for form, err := range formsOf(answer) {
+			require.True(t, IsAnswer(err), "%v, %s", answer, form)
+		}
+	}
+	for _, answer := range []error{
+		rpctypes.ErrGRPCNoLeader, rpctypes.ErrGRPCTimeout, rpctypes.ErrGRPCRequestTooManyRequests,
+		rpctypes.ErrGRPCNotCapable, rpctypes.ErrGRPCCanceled, rpctypes.ErrGRPCDeadlineExceeded,
+		status.Error(codes.Unavailable, "refused"), status.Error(codes.Canceled, "the client is closing"),
+	} {
+		for form, err := range formsOf(answer) {
+			require.False(t, IsAnswer(err), "%v, %s", answer, form)
+		}
+	}
+	for _, err := range []error{ErrNoAnswer, errBusy, context.Canceled, context.DeadlineExceeded} {
+		require.False(t, IsAnswer(err), "%v", err)
+	}
+}
+
 // Is tells the answers that matter apart in each form.
 func TestAnAnswerIsToldInEachForm(t *testing.T) {
 	known := map[error]error{
