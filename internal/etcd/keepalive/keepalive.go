@@ -60,8 +60,9 @@ type Sender struct {
 	client *client
 
 	// Guarded by client.mu.
-	last  int // the number of the latest stream that has carried a renewal of the lease
-	after int // the number of the latest one that is of no use for it
+	last  int     // the number of the latest stream that has carried a renewal of the lease
+	after int     // the number of the latest one that is of no use for it
+	waits []*wait // the renewals that wait for a stream
 }
 
 // A client is what the renewals of all leases of a client share.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"sort"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -71,6 +72,7 @@ type streams struct {
 	begins  int       // how many were begun
 	opening int       // how many are being opened
 	waits   []*wait   // renewals that wait, in the order of their turns
+	look    bool      // all that wait are to be looked at: a stream may carry more of them
 
 	credit  float64   // streams that may be opened
 	counted time.Time // when credit was last brought up to date
@@ -96,7 +98,8 @@ type stream struct {
 	proven   bool // etcd itself reads it
 	left     bool // it has ended, or is about to
 	unsent   []clientv3.LeaseID
-	underWay []*wait // renewals, in the order of the requests
+	underWay []*wait          // renewals, in the order of the requests
+	leases   map[*Sender]bool // whose renewals these are
 }
 
 // An answer is etcd's answer, or why there will be none.
@@ -151,11 +154,11 @@ func (k *streams) put(w *wait) {
 	if w.Anew {
 		w.by.after = w.by.last
 	}
-	at := slices.IndexFunc(k.waits, w.isBefore)
-	if at < 0 {
-		at = len(k.waits)
+	if !k.carries(w) {
+		at := sort.Search(len(k.waits), func(i int) bool { return w.isBefore(k.waits[i]) })
+		k.waits = slices.Insert(k.waits, at, w)
+		w.by.waits = append(w.by.waits, w)
 	}
-	k.waits = slices.Insert(k.waits, at, w)
 }
 
 // isBefore reports whether w has its turn before another renewal that came earlier.
@@ -167,20 +170,34 @@ func (w *wait) isBefore(other *wait) bool {
 }
 
 // admit sends the renewals that wait, as far as that is possible now.
+//
+// (Do not look at all of them each time. Where a member hangs, thousands wait, and each renewal and
+// each answer has the mutex. TestARenewalTakesNoLongerBesideMany.)
 func (k *streams) admit(now time.Time) {
 	k.count(now)
-	k.waits = slices.DeleteFunc(k.waits, func(w *wait) bool {
-		on := k.proven(w)
-		switch {
-		case on != nil && (len(on.underWay) < crowded || k.opening > 0 || k.credit < 1):
-			on.carry(w)
-		case k.mayOpen():
-			k.begin(w, now)
-		default:
-			return false
+	for {
+		if k.look {
+			k.look = false
+			k.waits = slices.DeleteFunc(k.waits, k.carries)
 		}
-		return true
-	})
+		if len(k.waits) == 0 || !k.mayOpen() {
+			return
+		}
+		w := k.waits[0]
+		k.waits = slices.Delete(k.waits, 0, 1)
+		k.begin(w, now)
+	}
+}
+
+// carries has a proven stream carry a renewal, and reports whether one does. While eight are under
+// way on each, another one is to be opened first.
+func (k *streams) carries(w *wait) bool {
+	on := k.proven(w)
+	if on == nil || len(on.underWay) >= crowded && k.opening == 0 && k.credit >= 1 {
+		return false
+	}
+	on.carry(w)
+	return true
 }
 
 // proven returns the proven stream for a renewal: the one with the fewest under way, and the newest
@@ -199,14 +216,15 @@ func (k *streams) proven(w *wait) (best *stream) {
 // the stream would end for the others.
 func (on *stream) mayCarry(w *wait) bool {
 	return !on.left && !w.Refused && on.to == w.Where.Endpoints && on.number > w.by.after &&
-		on.begun.After(w.by.since) && on.begun.After(w.Where.Since) &&
-		!slices.ContainsFunc(on.underWay, func(o *wait) bool { return o.by == w.by })
+		on.begun.After(w.by.since) && on.begun.After(w.Where.Since) && !on.leases[w.by]
 }
 
 // carry has a stream carry a renewal.
 func (on *stream) carry(w *wait) {
 	w.on, w.by.last = on, max(w.by.last, on.number)
 	on.underWay = append(on.underWay, w)
+	on.leases[w.by] = true
+	w.by.waits = remove(w.by.waits, w)
 	on.send(w.by.id)
 }
 
@@ -246,10 +264,12 @@ func (k *streams) begin(w *wait, now time.Time) {
 	on := &stream{
 		number: k.begins, begun: now, to: w.Where.Endpoints, open: w.by.open,
 		more: make(chan struct{}, 1), over: make(chan struct{}), opening: true,
+		leases: make(map[*Sender]bool),
 	}
 	on.ctx, on.end = context.WithCancel(context.Background())
 	k.open, k.begun = append(k.open, on), append(k.begun, on)
 	on.carry(w)
+	k.look = true // streams that are crowded carry more meanwhile
 	if !k.proxied {
 		on.send(noLease)
 	}
@@ -270,6 +290,7 @@ func (k *streams) answered(on *stream, resp *pb.LeaseKeepAliveResponse) {
 	case on.left:
 	case resp.ID == int64(noLease):
 		on.proven = resp.TTL == 0
+		k.look = true
 		k.proxied = k.proxied || !on.proven && on.to == k.to
 	case len(on.underWay) > 0 && resp.ID == int64(on.underWay[0].by.id):
 		if !on.answered {
@@ -277,8 +298,16 @@ func (k *streams) answered(on *stream, resp *pb.LeaseKeepAliveResponse) {
 			k.credit++ // its opening was no failure
 		}
 		k.credit = min(k.credit+perAnswer, mostFailures)
-		on.underWay[0].answer <- answer{resp: resp}
+		w := on.underWay[0]
+		w.answer <- answer{resp: resp}
 		on.underWay = on.underWay[1:]
+		delete(on.leases, w.by)
+		for _, next := range w.by.waits {
+			if k.carries(next) {
+				k.waits = remove(k.waits, next)
+				break // the next one has to wait for its answer
+			}
+		}
 	}
 	if on.proven || k.proxied {
 		k.opened(on)
@@ -300,8 +329,8 @@ func (k *streams) failed(on *stream, err error) {
 // giveUp notes that a renewal waits no more. If it has no stream yet, giveUp reports that. A stream
 // on which no renewal is awaited any more is silent, and is left.
 func (k *streams) giveUp(w *wait) (unsent bool) {
-	if at := slices.Index(k.waits, w); at >= 0 {
-		k.waits = slices.Delete(k.waits, at, at+1)
+	if slices.Contains(w.by.waits, w) {
+		k.waits, w.by.waits = remove(k.waits, w), remove(w.by.waits, w)
 		return true
 	}
 	w.gone = true
@@ -310,6 +339,14 @@ func (k *streams) giveUp(w *wait) (unsent bool) {
 		k.end(on)
 	}
 	return false
+}
+
+// remove removes w from some, if it is there.
+func remove(some []*wait, w *wait) []*wait {
+	if at := slices.Index(some, w); at >= 0 {
+		return slices.Delete(some, at, at+1)
+	}
+	return some
 }
 
 // endUnused ends the streams on which nothing is under way and that no renewal needs: they lead

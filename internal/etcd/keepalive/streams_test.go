@@ -76,6 +76,10 @@ func TestWhichStreamARenewalGoesOn(t *testing.T) {
 			"a, b, c, d, e, f, b is", "a opens, b opens, c opens, d opens, e on b, f on b",
 		},
 		{
+			"one of a lease whose other renewal there is answered", "a, b, c, d, a is, e, f:e, g:e, e ok",
+			"a opens, b opens, c opens, d opens, e on a, f opens, g on a",
+		},
+		{
 			"if one fails it opens one",
 			"a, b, c, d, e, f, b end, c is",
 			"a opens, b opens, c opens, d opens, b left, e opens, f on c",
