@@ -52,7 +52,7 @@ type keeper struct {
 	lastStarted time.Time
 	unanswered  int  // how many sendings in a row had no good answer yet, the last one included
 	repeated    bool // the last one that has ended has failed
-	refused     bool // etcd has refused it
+	refused     bool // etcd has refused one since the last good answer
 	results     chan renewal
 
 	verdict   verdict // of the last care
@@ -177,7 +177,7 @@ func (k *keeper) answered(r renewal) {
 	case r.err != nil:
 		k.renewalFailed(r.err)
 		if k.unanswered > 0 { // else another one, sent since or with it, was answered
-			k.repeated, k.refused = true, attempt.Refused(r.err)
+			k.repeated, k.refused = true, k.refused || attempt.Refused(r.err)
 			k.next.Reset(k.again(r))
 		}
 	case last:

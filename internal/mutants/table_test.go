@@ -324,6 +324,21 @@ var mutants = []mutant{
 		killers: []killer{core("etcd/keepalive", "TestWhichStreamARenewalGoesOn")},
 	},
 	{
+		name:   "a stream whose only renewal was refused has failed",
+		why:    "It has answered nothing else. But etcd is there, and refuses one lease: where it refuses hundreds, the others get no stream in time (rule 13).",
+		change: in("keepalive.streams.failed").drop("_.credit++"),
+		killers: []killer{
+			core("etcd/keepalive", "TestARefusalIsNoFailureOfAStream"),
+			inArea("lease", "TestTheRefusalOfManyLeasesLosesNoOther"),
+		},
+	},
+	{
+		name:    "etcd is taken to have refused a lease no more once a renewal has failed otherwise",
+		why:     "The last failure was no refusal. But it says nothing about the right, and the next renewal ends the stream of all others (rule 25).",
+		change:  in("lease.keeper.answered").replace("_.refused || attempt.Refused(_)", "attempt.Refused(r.err)"),
+		killers: []killer{inArea("lease", "TestTheRefusalOfManyLeasesLosesNoOther")},
+	},
+	{
 		name:    "all renewals on a stream fail as the first one has",
 		why:     "The stream has ended for all of them. But etcd has refused one lease, and the others then wait as if they were refused, too (rule 13).",
 		change:  in("keepalive.streams.failed").never("_ > 0"),

@@ -36,7 +36,8 @@ type Renewal struct {
 	// another one.
 	Anew bool
 
-	// Refused says that the last renewal was refused, and the next one may be: it shares no stream.
+	// Refused says that etcd has refused a renewal of the lease since the last good one, and may
+	// refuse this one: it shares no stream.
 	Refused bool
 }
 

@@ -9,7 +9,10 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 )
 
 const (
@@ -58,6 +61,8 @@ const (
 // that fail before they are proven each costs one renewal, and what has failed is paid for by
 // answers and by time. Other renewals wait for a stream that is proven, or for their turn to open
 // one: the renewal whose trust ends first has the first.
+// (Do not take the first refusal of a lease for a failure. Where etcd refuses hundreds, the others
+// get no stream in time. TestTheRefusalOfManyLeasesLosesNoOther.)
 // (Do not let each lease open a stream. When a member restarts a thousand leases log in at once.
 // TestALostStreamIsReplacedOnceForAllLeases, TestRenewalsThatFailAtOnceHaveABudget.)
 type streams struct {
@@ -320,6 +325,9 @@ func (k *streams) failed(on *stream, err error) {
 	for i, w := range on.underWay {
 		if i > 0 {
 			err = errCutShort
+		}
+		if !on.answered && !w.Refused && attempt.Is(err, rpctypes.ErrPermissionDenied) {
+			k.credit++ // etcd has answered, and refuses this lease
 		}
 		w.answer <- answer{err: err, ended: on.answered}
 	}

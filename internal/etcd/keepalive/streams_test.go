@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -205,6 +206,24 @@ func TestTheCreditIsKept(t *testing.T) {
 				return a.Until.Compare(b.Until)
 			}))
 		}
+	}
+}
+
+// etcd refuses lease after lease. The first refusal of each costs the others no stream.
+func TestARefusalIsNoFailureOfAStream(t *testing.T) {
+	for refused, most := range map[bool]int{false: 5 * mostFailures, true: mostFailures} {
+		var k streams
+		k.join(time.Hour)
+		now := time.Unix(1e9, 0)
+		for range 5 * mostFailures {
+			w := &wait{by: &Sender{}, answer: make(chan answer, 1), Renewal: Renewal{Refused: refused}}
+			k.put(w)
+			k.admit(now)
+			if w.on != nil {
+				k.failed(w.on, rpctypes.ErrGRPCPermissionDenied)
+			}
+		}
+		require.Equal(t, most, k.begins, "refused before: %v", refused)
 	}
 }
 
