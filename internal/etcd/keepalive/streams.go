@@ -358,16 +358,18 @@ func remove(some []*wait, w *wait) []*wait {
 }
 
 // endUnused ends the streams on which nothing is under way and that no renewal needs: they lead
-// elsewhere, or to a proxy, or nothing is under way on any stream and a newer one is proven.
+// elsewhere, or to a proxy, or nothing is under way on a newer one that is proven, either.
+//
+// (Do not wait until nothing is under way on any stream. In a client with many leases something
+// always is, and each of its Sessions that comes and goes leaves a stream open.)
 func (k *streams) endUnused() {
-	newer := false
-	rests := !slices.ContainsFunc(k.open, func(on *stream) bool { return len(on.underWay) > 0 })
+	spare := false
 	for _, on := range slices.Backward(k.open) {
-		useless := rests && newer || on.to != k.to || !on.proven && k.proxied
-		if len(on.underWay) == 0 && useless {
+		idle := len(on.underWay) == 0
+		if idle && (spare || on.to != k.to || !on.proven && k.proxied) {
 			k.end(on)
 		}
-		newer = newer || on.proven && !on.left
+		spare = spare || idle && on.proven && !on.left
 	}
 }
 

@@ -70,6 +70,10 @@ func TestWhichStreamARenewalGoesOn(t *testing.T) {
 			"the answer of a silent one counts, and it ends",
 			"a, a is, b:a, c!a, c is, b ok, d", "a opens, b on a, c opens, a left, d on c",
 		},
+		{
+			"one that is not needed ends, whatever is under way elsewhere",
+			"a, a is, b, c!a, c is, d!c, d is", "a opens, b on a, c opens, d opens, c left",
+		},
 		{"the fifth of those that begin at once waits", "a, b, c, d, e",
 			"a opens, b opens, c opens, d opens"},
 		{
