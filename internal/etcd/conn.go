@@ -4,6 +4,7 @@ package etcd
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -518,11 +519,13 @@ func (c *Conn) FollowConnection(ctx context.Context, lost, found func()) {
 	if conn == nil {
 		return // not made with clientv3.New
 	}
-	n := attempt.SharedBy(&connections, conn, func() *connection { return &connection{} })
+	n := attempt.SharedBy(&connections, conn, func() *connection {
+		return &connection{followers: make(map[*follower]struct{})}
+	})
 	f := &follower{ctx, c.tasks, lost, found}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.followers = append(n.followers, f); len(n.followers) == 1 {
+	if n.followers[f] = struct{}{}; len(n.followers) == 1 {
 		var following context.Context
 		following, n.end = context.WithCancel(context.Background())
 		go n.follow(following, conn)
@@ -537,8 +540,8 @@ func (c *Conn) FollowConnection(ctx context.Context, lost, found func()) {
 // TestASessionThatIsBusyKeepsNoOtherInTheDark.)
 type connection struct {
 	mu        sync.Mutex
-	followers []*follower // replaced when it changes
-	end       func()      // ends follow
+	followers map[*follower]struct{}
+	end       func() // ends follow
 }
 
 type follower struct {
@@ -556,7 +559,7 @@ func (n *connection) follow(ctx context.Context, conn *grpc.ClientConn) {
 		was := state
 		state = conn.GetState()
 		n.mu.Lock()
-		told := n.followers
+		told := slices.Collect(maps.Keys(n.followers))
 		n.mu.Unlock()
 		for _, f := range told {
 			if f.ctx.Err() != nil {
@@ -576,8 +579,7 @@ func (n *connection) follow(ctx context.Context, conn *grpc.ClientConn) {
 func (n *connection) forget(f *follower) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	is := func(o *follower) bool { return o == f }
-	n.followers = slices.DeleteFunc(slices.Clone(n.followers), is)
+	delete(n.followers, f)
 	if len(n.followers) == 0 {
 		n.end()
 	}
