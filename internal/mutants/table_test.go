@@ -306,6 +306,12 @@ var mutants = []mutant{
 		},
 	},
 	{
+		name:    "a renewal is sent although its lease is about to be revoked",
+		why:     "It was decided on before. But the lease is dead for good then (rule 22), and as nobody awaits the answer, the stream of the other leases ends.",
+		change:  in("keepalive.Sender.Renew").replace("_.Err() == nil", "true"),
+		killers: []killer{core("etcd/keepalive", "TestALeaseThatIsGivenBackIsNotRenewed")},
+	},
+	{
 		name:    "a renewal waits on although the lease's earlier one was answered",
 		why:     "It waits for a stream that is proven, as all others. But where none can be opened the only one is that of the earlier one (rule 13).",
 		change:  in("keepalive.streams.answered").replace("_.carries(_)", "false"),

@@ -145,7 +145,11 @@ var ErrNoStream = fmt.Errorf("etcd opens no stream for the renewal: %w", attempt
 // Renew sends a renewal and waits for its answer, or gives it up when ctx ends.
 func (s *Sender) Renew(ctx context.Context, r Renewal) (*pb.LeaseKeepAliveResponse, error) {
 	w := &wait{Renewal: r, by: s, answer: make(chan answer, 1)}
-	s.client.with(func(k *streams) { k.put(w) })
+	s.client.with(func(k *streams) {
+		if ctx.Err() == nil { // else the lease may be about to be revoked
+			k.put(w)
+		}
+	})
 	defer time.AfterFunc(r.Patience, func() {
 		s.client.with(func(k *streams) {
 			if w.on == nil && k.giveUp(w) {

@@ -313,6 +313,20 @@ func TestASilentStreamIsLeft(t *testing.T) {
 	})
 }
 
+// A renewal that comes as its lease is about to be revoked is not sent: its context has ended.
+func TestALeaseThatIsGivenBackIsNotRenewed(t *testing.T) {
+	inWorld(t, func(t *testing.T, b *world) {
+		b.renewed(t)
+		ended, end := context.WithCancel(b.ctx)
+		end()
+		_, err := b.sender.Renew(ended, Renewal{Patience: bound})
+		require.ErrorIs(t, err, context.Canceled)
+		synctest.Wait()
+		require.Empty(t, b.opened[0].requests)
+		require.NoError(t, b.opened[0].ctx.Err(), "the stream of the other leases has ended")
+	})
+}
+
 // A message that no renewal asked for, or one for another lease, answers no renewal.
 func TestWhatNobodyAskedForIsNobodysAnswer(t *testing.T) {
 	inWorld(t, func(t *testing.T, b *world) {
