@@ -179,7 +179,7 @@ func TestTheCreditIsKept(t *testing.T) {
 		}
 		k.admit(now)
 		began, answers := now, 0
-		for range 3000 {
+		for step := range 3000 {
 			now = now.Add(time.Duration(r.IntN(50)) * time.Millisecond)
 			if len(k.open) > 0 && r.IntN(3) > 0 {
 				on := k.open[r.IntN(len(k.open))]
@@ -205,6 +205,9 @@ func TestTheCreditIsKept(t *testing.T) {
 			}
 			if len(k.waits) > 0 && k.mayOpen() {
 				require.Fail(t, "kept waiting", "seed %d", seed)
+			}
+			if step%20 == 0 && slices.ContainsFunc(k.waits, k.carries) {
+				require.Fail(t, "kept waiting beside a stream", "seed %d", seed)
 			}
 			require.True(t, slices.IsSortedFunc(k.waits, func(a, b *wait) int {
 				return a.Until.Compare(b.Until)
