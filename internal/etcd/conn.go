@@ -117,6 +117,15 @@ func (c *Conn) IsPresent(e *Epoch) bool {
 	return c.Epoch() == e && c.history.present.Load() == e.era
 }
 
+// CatchUp ends the present epoch if another Session of the client has noticed that it has ended.
+// Otherwise a Session that asks for nothing learns of it with its next renewal, when another
+// Session of the same process may hold already.
+func (c *Conn) CatchUp() {
+	if e := c.Epoch(); !c.IsPresent(e) {
+		c.setBack(e)
+	}
+}
+
 // heard judges the header of an answer to a request that was sent in the epoch sent, when the
 // revision sentAt was known (0 if the answer may have an older one). An answer from
 // another cluster, or from before sentAt, begins a new epoch. So does any answer if another Session

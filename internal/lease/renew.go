@@ -131,6 +131,7 @@ type cared struct {
 // lease. It takes the Session's mutex.
 func (k *keeper) care(lastAudit time.Time) (c cared) {
 	p := k.pool
+	p.etcd.CatchUp()
 	p.mu.Lock()
 	if k.lasts.Swap(false) {
 		k.tenants.MarkLocked()

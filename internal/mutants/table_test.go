@@ -312,6 +312,12 @@ var mutants = []mutant{
 		killers: []killer{core("etcd/keepalive", "TestTheCreditIsKept")},
 	},
 	{
+		name:    "a Session learns of a set-back by its own answers alone",
+		why:     "Each answer that comes later shows it. But a Session with long leases asks for nothing for minutes, and its hold goes on beside that of another Session (rule 26).",
+		change:  in("lease.keeper.care").drop("_.etcd.CatchUp()"),
+		killers: []killer{inArea("outages", "TestAHoldEndsSoonOnceAnyOfItsClientHasNoticedASetBack")},
+	},
+	{
 		name:    "a renewal is sent although its lease is about to be revoked",
 		why:     "It was decided on before. But the lease is dead for good then (rule 22), and as nobody awaits the answer, the stream of the other leases ends.",
 		change:  in("keepalive.Sender.Renew").replace("_.Err() == nil", "true"),

@@ -615,6 +615,32 @@ func TestTheSessionsOfAClientKnowOfASetBackTogether(t *testing.T) {
 	})
 }
 
+// A Session with long leases holds, and asks for nothing, as etcd is set back. Its client's other
+// Session notices, and its leases are short: the delay is over in a second, and so is the hold.
+func TestAHoldEndsSoonOnceAnyOfItsClientHasNoticedASetBack(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		client := etcd.Client("a")
+		session := func(ttl time.Duration) *etcdlock.Session {
+			s, err := etcdlock.NewSession(client, etcdlock.WithTTL(ttl))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+			return s
+		}
+		holder, other := session(time.Hour), session(time.Second)
+		held := takes(t, takings["Lock"], holder)
+		knows(t, etcd, other)
+		time.Sleep(time.Minute)
+		etcd.Restore(0, 1)
+		noticed := notices(t, other)
+		in := takesLater(t, takings["Lock"], other)
+		require.LessOrEqual(t, tests.EndsAfter(t, held.hold, noticed.told), tests.KeeperTick)
+		next := tests.SoonOr(t, in, "it does not get in")
+		noticed.delays(t, time.Second, next.at)
+		require.NoError(t, next.unlock(t.Context()))
+		require.ErrorIs(t, held.unlock(t.Context()), etcdlock.ErrLost)
+	})
+}
+
 // The client that has noticed nothing yet knows the revision that it had: a Session that begins
 // after the set-back notices it by its first answer.
 func TestASessionThatBeginsAfterASetBackNoticesItByWhatItsClientKnew(t *testing.T) {
