@@ -351,9 +351,10 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name:    "etcd is taken to have refused a lease no more once a renewal has failed otherwise",
-		why:     "The last failure was no refusal. But it says nothing about the right, and the next renewal ends the stream of all others (rule 25).",
-		change:  in("lease.keeper.answered").replace("_.refused || attempt.Refused(_)", "attempt.Refused(r.err)"),
+		name: "etcd is taken to have refused a lease no more once a renewal has failed otherwise",
+		why:  "The last failure was no refusal. But it says nothing about the right, and the next renewal ends the stream of all others (rule 25).",
+		change: in("lease.keeper.answered").
+			replace("_.refused || attempt.Refused(_)", "attempt.Refused(r.err)"),
 		killers: []killer{inArea("lease", "TestTheRefusalOfManyLeasesLosesNoOther")},
 	},
 	{
