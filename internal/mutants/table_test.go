@@ -399,11 +399,17 @@ var mutants = []mutant{
 	{
 		name:   "only answers pay for another stream",
 		why:    "An etcd that answers nothing is to be asked nothing. But then nobody finds out that it is back (rule 13).",
-		change: in("keepalive.streams.rate").replace("perPeriod / _.period.Seconds()", "1e-9"),
+		change: in("keepalive.streams.rate").replace("perPeriod / _.Seconds()", "1e-9"),
 		killers: []killer{
 			core("etcd/keepalive", "TestFewStreamsAreOpenedWhereAllFail"),
 			core("hold", "TestAllLeasesAreRenewedSoonWhenEtcdIsBack"),
 		},
+	},
+	{
+		name:    "the shortest lease that a client ever had pays for its streams",
+		why:     "Its period was counted as it came. But it may be long gone, and the others are to open few streams (rule 25).",
+		change:  in("keepalive.streams.leave").drop("delete(_, _)"),
+		killers: []killer{core("etcd/keepalive", "TestOnlyTheLeasesThereAreCountForTheCredit")},
 	},
 	{
 		name:   "those that wait for a stream open one as they come",

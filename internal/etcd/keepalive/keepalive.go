@@ -57,6 +57,7 @@ type Sender struct {
 	// Set once, then only read.
 	id     clientv3.LeaseID
 	since  time.Time // streams that were opened before may lead to an etcd without the lease
+	period time.Duration
 	open   func(ctx context.Context) (rpc, error)
 	client *client
 
@@ -78,7 +79,7 @@ var clients attempt.Shared[client]
 // NewSender returns the Sender of a client's lease, whose renewals are sent once in each period.
 // The caller closes the Sender.
 func NewSender(of *clientv3.Client, id clientv3.LeaseID, period time.Duration) *Sender {
-	s := &Sender{id: id, since: time.Now()}
+	s := &Sender{id: id, since: time.Now(), period: period}
 	if conn := of.ActiveConnection(); conn != nil {
 		leases := pb.NewLeaseClient(conn)
 		s.open = func(ctx context.Context) (rpc, error) { // clientv3 gets a token for each stream
@@ -100,7 +101,7 @@ func NewSender(of *clientv3.Client, id clientv3.LeaseID, period time.Duration) *
 // Close says that no more renewals are sent. With the last lease of a client its streams end.
 func (s *Sender) Close() {
 	var left []*stream
-	s.client.with(func(k *streams) { left = k.leave() })
+	s.client.with(func(k *streams) { left = k.leave(s.period) })
 	for _, on := range left {
 		<-on.over
 	}

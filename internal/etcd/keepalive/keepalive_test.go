@@ -130,7 +130,7 @@ func (b *world) becomes(refuse error, away time.Duration) {
 
 // lease is the Sender of another lease of the client.
 func (b *world) lease(id clientv3.LeaseID) *Sender {
-	s := &Sender{id: id, client: b.client}
+	s := &Sender{id: id, client: b.client, period: time.Second}
 	s.open = func(ctx context.Context) (rpc, error) {
 		b.guard.Lock()
 		refuse, away := b.refuse, b.away
@@ -153,7 +153,7 @@ func (b *world) lease(id clientv3.LeaseID) *Sender {
 		})
 		return b.opened[len(b.opened)-1], nil
 	}
-	s.client.with(func(k *streams) { k.join(time.Second) })
+	s.client.with(func(k *streams) { k.join(s.period) })
 	return s
 }
 

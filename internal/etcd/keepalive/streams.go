@@ -66,9 +66,8 @@ const (
 // (Do not let each lease open a stream. When a member restarts a thousand leases log in at once.
 // TestALostStreamIsReplacedOnceForAllLeases, TestRenewalsThatFailAtOnceHaveABudget.)
 type streams struct {
-	login  bool          // each opening is one
-	leases int           // that are renewed
-	period time.Duration // the shortest of the leases
+	login   bool                  // each opening is one
+	periods map[time.Duration]int // of the leases that are renewed: how many have each
 
 	to      string // where the client's requests go
 	proxied bool   // a stream there was found not to lead to etcd itself
@@ -132,16 +131,18 @@ const noLease = clientv3.NoLease
 
 // join counts a lease, with the period of its renewals.
 func (k *streams) join(period time.Duration) {
-	if k.leases == 0 {
-		k.credit, k.period = mostFailures, period
+	if len(k.periods) == 0 {
+		k.credit, k.periods = mostFailures, make(map[time.Duration]int)
 	}
-	k.leases++
-	k.period = min(k.period, period)
+	k.periods[period]++
 }
 
 // leave forgets a lease. With the last one all streams are left, and returned.
-func (k *streams) leave() (left []*stream) {
-	if k.leases--; k.leases > 0 {
+func (k *streams) leave(period time.Duration) (left []*stream) {
+	if k.periods[period]--; k.periods[period] == 0 {
+		delete(k.periods, period)
+	}
+	if len(k.periods) > 0 {
 		return nil
 	}
 	for _, on := range k.open {
@@ -386,9 +387,13 @@ func (k *streams) count(now time.Time) {
 	k.credit, k.counted = min(k.credit+grown, mostFailures), now
 }
 
-// rate is how much the credit grows in a second.
+// rate is how much the credit grows in a second, by the shortest period.
 func (k *streams) rate() float64 {
-	rate := perPeriod / k.period.Seconds()
+	shortest := never
+	for period := range k.periods {
+		shortest = min(shortest, period)
+	}
+	rate := perPeriod / shortest.Seconds()
 	if k.login {
 		rate = min(rate, mostLogins)
 	}

@@ -216,6 +216,17 @@ func TestTheCreditIsKept(t *testing.T) {
 	}
 }
 
+// A client has few streams to lose while its leases live long, whatever leases it had before.
+func TestOnlyTheLeasesThereAreCountForTheCredit(t *testing.T) {
+	var k streams
+	k.join(10 * time.Second)
+	k.join(10 * time.Millisecond)
+	require.InDelta(t, perPeriod/0.01, k.rate(), 0.01)
+	k.join(time.Minute)
+	k.leave(10 * time.Millisecond)
+	require.InDelta(t, perPeriod/10, k.rate(), 0.01)
+}
+
 // etcd refuses lease after lease. The first refusal of each costs the others no stream.
 func TestARefusalIsNoFailureOfAStream(t *testing.T) {
 	for refused, most := range map[bool]int{false: 5 * mostFailures, true: mostFailures} {

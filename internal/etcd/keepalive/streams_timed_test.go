@@ -17,7 +17,7 @@ import (
 func TestARenewalTakesNoLongerBesideMany(t *testing.T) {
 	each := func(leases int) time.Duration {
 		now := time.Now()
-		k := &streams{counted: now, leases: leases, period: time.Hour}
+		k := &streams{counted: now, periods: map[time.Duration]int{time.Hour: leases}}
 		hangs := &stream{number: 1, more: make(chan struct{}, 1), proven: true,
 			begun: now, leases: make(map[*Sender]bool)}
 		k.open = []*stream{hangs}
