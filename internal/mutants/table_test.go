@@ -369,6 +369,7 @@ var mutants = []mutant{
 		change: in("keepalive.streams.giveUp").replace("_w.gone = true", `
 			if _w.on != nil {
 				_w.on.underWay = slices.DeleteFunc(_w.on.underWay, func(o *wait) bool { return o == _w })
+				delete(_w.on.leases, _w.by)
 			}`),
 		killers: []killer{core("etcd/keepalive", "TestNoAnswerIsTakenForThatToALaterRenewal")},
 	},
