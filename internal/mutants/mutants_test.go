@@ -34,7 +34,7 @@ var (
 		"of all mutants, have a third killed, which this text chooses: another one for most texts")
 	byWays = flag.Bool("explored", false, "have the cores' killed by explorations alone")
 	kind   = flag.String("killers", "",
-		"have them killed by computing killers only, or by waiting or simulating ones")
+		"have them killed by computing killers only, or by waiting, simulating or following ones")
 )
 
 // module is the root of the module, seen from here.
@@ -66,14 +66,18 @@ type killer struct {
 	dir     string // of its package, relative to the module
 	test    string
 	seeds   int  // how many seeds it tries at most; 0 if it does not try seeds
+	follows bool // the specification follows the runs of the seeds
 	counted bool // the library that it tests counts its steps; see internal/bound
 }
 
 // kind is "waiting" if k is about real time: about processes, or etcd's own servers.
 // Whatever else runs on the machine must leave it the time that it needs. It is
-// "simulating" if k tries random schedules, which may take long, and "computing" otherwise.
+// "simulating" if k tries random schedules, which may take long, "following" if it needs Node, and
+// "computing" otherwise.
 func (k killer) kind() string {
 	switch {
+	case k.follows:
+		return "following"
 	case k.dir == "./cmd/etcdlock", k.dir == "./internal/proof/contract":
 		return "waiting"
 	case k.seeds > 0:
@@ -91,6 +95,11 @@ func simulation(seeds int) killer {
 // ofFamily is the random simulation with all kinds.
 func ofFamily(seeds int) killer {
 	return killer{dir: "./internal/sim", test: "TestSimulationOfTheFamily", seeds: seeds}
+}
+
+// following has the specification follow that many runs of the simulation.
+func following(seeds int) killer {
+	return killer{dir: "./internal/sim", test: "TestTraces", seeds: seeds, follows: true}
 }
 
 // counted is k with the library that counts its steps, whose mutexes a test may hold.
@@ -148,8 +157,8 @@ func TestEveryMutantFitsTheLibrary(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			require.NotEmpty(t, m.why)
 			require.NotEmpty(t, m.change.steps)
-			simulates := func(k killer) bool { return k.kind() == "simulating" }
-			require.NotEmpty(t, slices.DeleteFunc(slices.Clone(m.killers), simulates),
+			others := func(k killer) bool { return k.kind() == "simulating" || k.kind() == "following" }
+			require.NotEmpty(t, slices.DeleteFunc(slices.Clone(m.killers), others),
 				"of which CI runs all")
 			texts := m.texts(t)
 			if together && s.numbers[m.name] > 0 {
@@ -319,16 +328,16 @@ func chosen(t *testing.T) []mutant {
 	})
 }
 
-// by returns the mutants of ms that have killers of a kind, with only these killers.
+// by returns the mutants of ms that have killers of a kind, with only these killers. If no kind is
+// given it leaves out those that need Node where that is not there: see spec/check.
 func by(t *testing.T, kind string, ms []mutant) (killed []mutant) {
 	t.Helper()
-	if kind == "" {
-		return ms
-	}
-	require.Contains(t, []string{"computing", "waiting", "simulating"}, kind, "-killers")
+	kinds := []string{"", "computing", "waiting", "simulating", "following"}
+	require.Contains(t, kinds, kind, "-killers")
+	_, err := os.Stat(filepath.Join(module, "spec/node_modules"))
 	for _, m := range ms {
 		m.killers = slices.DeleteFunc(slices.Clone(m.killers), func(k killer) bool {
-			return k.kind() != kind
+			return kind != "" && k.kind() != kind || kind == "" && k.follows && err != nil
 		})
 		if len(m.killers) > 0 {
 			killed = append(killed, m)
@@ -473,6 +482,9 @@ func (k killer) faces(t *testing.T, binary string, number int) (killed bool, aft
 	args := []string{"-test.run", k.pattern(), "-test.timeout", timeLimit.String(), "-test.failfast"}
 	if k.seeds > 0 { // one after the other, in this process, which the time limit ends
 		args = append(args, "-stride", "1", "-seeds", strconv.Itoa(k.seeds))
+	}
+	if k.follows {
+		args = append(args, "-traces", strconv.Itoa(k.seeds))
 	}
 	if k.counted {
 		args = append(args, "-test.cpu", "1")

@@ -11,7 +11,7 @@ var mutants = []mutant{
 		why:    "clientv3.KeepAlive counts so, and only with the answer does the client know. But a slow answer adds its delay to the trust (rule 1).",
 		change: in("trust.Trust.Answered").replace("_.extend(it, _.TTL)", "now"),
 		killers: []killer{
-			explorationOfTrust, followsTheSpecification,
+			explorationOfTrust, followsTheSpecification, following(25),
 			simulation(2000), inArea("lease", "TestTrustCountsFromTheSendInVirtualTime"),
 			core("lease/trust", "TestTheTrustIsSentPlusTTLLessMargin"),
 		},
@@ -688,7 +688,7 @@ var mutants = []mutant{
 		name:   "a release does not compare the create revision",
 		why:    "The key has a UUID, and the lease is compared. But names are used again, so a late copy of a release deletes the next hold's key (rule 6).",
 		change: in("ticket.Release.Txn").drop("t.Exists()"),
-		killers: []killer{core("ticket", "TestExploration"),
+		killers: []killer{core("ticket", "TestExploration"), following(100),
 			onCluster("TestALateReleaseTouchesNoLaterHold")},
 	},
 	{
@@ -822,7 +822,7 @@ var mutants = []mutant{
 			"0 * _self.until(_last).Sub(_now)"),
 		killers: []killer{
 			inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd"),
-			inArea("outages", "TestTheLockDelayCountsFromTheLastSetBack"), simulation(400),
+			inArea("outages", "TestTheLockDelayCountsFromTheLastSetBack"), simulation(400), following(25),
 		},
 	},
 	{

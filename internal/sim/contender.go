@@ -49,7 +49,7 @@ func (w *world) contendersOf(p *process, s side.Session, name string) []contende
 		panic(err)
 	}
 	all := []contender{exclusive{mu: mu}}
-	if w.story != family || !p.side.judged {
+	if w.story == mutexes || !p.side.judged {
 		return all
 	}
 	rw, err := side.OurSession(s).RWMutex(name)
@@ -57,7 +57,11 @@ func (w *world) contendersOf(p *process, s side.Session, name string) []contende
 		panic(err)
 	}
 	all = append(all, exclusive{mu: writer{rw}})
-	for weight := 1; weight <= p.limit; weight++ {
+	most := p.limit
+	if w.story == traced {
+		most = 1
+	}
+	for weight := 1; weight <= most; weight++ {
 		sem, err := side.OurSession(s).Semaphore(name, p.limit)
 		if err != nil {
 			panic(err)

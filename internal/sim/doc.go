@@ -9,6 +9,7 @@
 //	go test ./internal/sim -run 'TestSimulationOfTheFamily$' -family-seeds 3000 -timeout 0
 //	go test ./internal/sim -run 'TestSimulation$' -side concurrency  # the peer, counted
 //	go test ./internal/sim -run 'TestSimulationOfEtcdsBugs$' -bug-seeds 100
+//	go test ./internal/sim -run 'TestTraces$' -traces 50           # quint follows them: spec/README
 //
 // The world's story says who contends. In one story these are mutexes alone. In the other,
 // the family, mutexes, writers, readers, permits, holds of several names and leaders ask
@@ -23,7 +24,8 @@
 // faults; world.go the processes, worker.go what their goroutines do, meeting.go the instants
 // at which they end their waits and holds together; contender.go the locks that they ask for;
 // sessions.go the Sessions; kind.go, judge.go, recalls.go, infos.go, outlast.go and
-// followers.go the invariants; side.go the two libraries, by package side.
+// followers.go the invariants; side.go the two libraries, by package side; trace.go runs that are
+// written down for the specification, and traced.go their worlds.
 //
 // Serve has one such etcd in real time, at an address: lock_test.go, the examples and the
 // tests of cmd/etcdlock run on it.

@@ -56,8 +56,9 @@ type Cluster struct {
 	rates    map[string]float64
 	grants   map[int64]string // by lease: the process that has it
 	audit    func(Change)
+	saved    func() // a snapshot was taken
 	wentBack func(another bool)
-	renewed  func(lease int64)
+	renewed  func(ctx context.Context, lease int64) // or granted: a request with ctx
 	stopped  bool
 
 	bug    bug                     // from which etcd suffers; see bugs.go
@@ -131,8 +132,9 @@ func NewCluster(seed uint64, n *Net, members int) *Cluster {
 		grants:   make(map[int64]string),
 		gone:     make(map[int64]gone),
 		audit:    func(Change) {},
+		saved:    func() {},
 		wentBack: func(bool) {},
-		renewed:  func(int64) {},
+		renewed:  func(context.Context, int64) {},
 	}
 	for i := range members {
 		name := fmt.Sprint("m", i)
@@ -285,6 +287,7 @@ func (c *Cluster) Snapshot(empty bool) Snapshot {
 	if empty {
 		return Snapshot{life: c.lives}
 	}
+	c.saved()
 	return Snapshot{c.lives, c.store.Index()}
 }
 
@@ -728,6 +731,7 @@ func (c *Cluster) grantLocked(
 		return 0, 0, err
 	}
 	c.grants[id] = process
+	c.renewed(context.Background(), id)
 	c.leader.expiry[id] = time.Now().Add(c.ttlLocked(id))
 	c.leader.checkInTimeLocked()
 	return id, ttl, nil
@@ -786,7 +790,7 @@ func (c *Cluster) renew(ctx context.Context, m *member, id int64) (ttl int64, er
 		at.expiry[id] = time.Now().Add(c.ttlLocked(id))
 		at.checkInTimeLocked()
 		ttl = granted
-		c.renewed(id)
+		c.renewed(ctx, id)
 		return true
 	})
 	return ttl, err

@@ -76,6 +76,7 @@ type judge struct {
 	side    Side
 	names   []string
 	cluster *Cluster
+	trace   *tracer     // nil if nothing is written down
 	faulty  func() bool // there are faults, or were a moment ago
 
 	calm     bool          // nothing goes wrong
@@ -486,7 +487,7 @@ func (j *judge) leads() {
 
 // leaseRenewed judges a renewal. Cluster.mu is held. A renewal that was sent before the
 // loss may arrive later, for as long as its attempt lives.
-func (j *judge) leaseRenewed(id int64) {
+func (j *judge) leaseRenewed(_ context.Context, id int64) {
 	if !j.side.judged || j.stale == 0 {
 		return
 	}
@@ -606,6 +607,7 @@ func (j *judge) asksAgain(w *worker, name string, ctx context.Context) *call {
 
 // failed records that a call is over without a hold.
 func (j *judge) failed(w *worker, name string, c *call, err error) {
+	j.trace.failed(w.p.name)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.goneLocked(w, name, c)
@@ -635,6 +637,7 @@ func (j *judge) goneLocked(w *worker, name string, c *call) {
 // enters judges a lock that a worker was given.
 func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 	b := &belief{who: w, name: name, kind: c.kind, hold: h, began: time.Now()}
+	j.trace.enters(w.p.name, h)
 	deadline := h.status().Deadline
 	quiet := !j.faulty() && w.p.w.scenario != silent
 	j.cluster.Now(func(v fake.View) {
@@ -863,6 +866,7 @@ func (j *judge) leaves(b *belief) (whole bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	whole = b.whole()
+	j.trace.unlocks(b.who.p.name, b.hold, whole)
 	if whole && b.outlived(-known) && j.judges(b.who.p.name) {
 		j.violatedLocked(measured, "%s believes to hold %s, token %d, after %v of %v", b.who, b.name,
 			b.hold.token, time.Since(b.began), b.who.longest)
@@ -879,6 +883,7 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b.over = true
+	j.trace.unlocked(b.who.p.name, err)
 	if b.life != nil {
 		b.life.open--
 	}
@@ -938,6 +943,7 @@ func (j *judge) ends(b *belief) {
 	if b.left || b.who.p.isDead() || j.over {
 		return
 	}
+	j.trace.lost(b.who.p.name)
 	j.noteLocked("%s lost %s, token %d: %v", b.who, b.name, b.hold.token, context.Cause(b.hold.ctx))
 	if b.asked() {
 		if errors.Is(context.Cause(b.hold.ctx), etcdlock.ErrRecalled) {

@@ -80,7 +80,7 @@ func schedule(seed uint64, scenario scenario, ttl time.Duration) []fault {
 		case scenario == operator && (alone || r.IntN(2) == 0):
 			f = takeAway(r)
 		case scenario == setBack && (alone || r.IntN(4) == 0):
-			f = goBack(r, ttl)
+			f = goBack(r, ttl, false)
 		default:
 			f = anyFault(r, ttl)
 		}
@@ -473,10 +473,13 @@ func takeAway(r *rand.Rand) fault {
 }
 
 // goBack takes a snapshot. Later it stops all members and restores them from it. One process may
-// reach them later than the others do.
-func goBack(r *rand.Rand, ttl time.Duration) fault {
+// reach them later than the others do. If plain is set each client can tell by the cluster's id.
+func goBack(r *rand.Rand, ttl time.Duration, plain bool) fault {
 	age, down := upTo(r, 3*time.Second), 10*time.Millisecond+upTo(r, ttl)
 	wiped, another, passed := r.IntN(4) == 0, r.IntN(2) == 0, r.IntN(3) == 0
+	if plain {
+		wiped, another, passed = false, true, false
+	}
 	slot, late := r.IntN(processes), time.Duration(r.IntN(2))*upTo(r, 2*ttl)
 	what := fmt.Sprintf("set back by %v, wiped %v, another cluster %v, passed %v, p%d %v later", age,
 		wiped, another, passed, slot, late)

@@ -99,6 +99,7 @@ type story string
 const (
 	mutexes story = "mutexes"
 	family  story = "family" // mutexes, writers, readers and the peer
+	traced  story = "traced" // what the specification has; see newTraced
 )
 
 // newFamily draws a seed's world in which all kinds contend.
@@ -304,15 +305,18 @@ func (w *world) start(slot int, name string) {
 	p.rate = 0.9 + 0.2*r.Float64()
 	w.cluster.Rate(name, p.rate)
 	var err error
-	p.client, err = w.net.Client(name, w.endpoints(r))
+	p.client, err = w.net.Client(name, w.endpoints(r), w.judge.trace.options(name)...)
 	if err != nil {
 		panic(err) // it has no I/O to fail at
 	}
-	if p.limit = w.limit; p.limit > 1 && r.IntN(4) == 0 {
+	if p.limit = w.limit; p.limit > 1 && w.story == family && r.IntN(4) == 0 {
 		p.limit-- // as while a new limit is rolled out
 	}
 	shared := r.IntN(2) == 0
 	sessions, workers := 1+r.IntN(2), w.each
+	if w.story == traced {
+		sessions = 1
+	}
 	if w.crowd > 0 {
 		sessions, workers = w.crowd, 1
 	}

@@ -25,10 +25,8 @@ var pathsFile = filepath.Join(directory, "paths.txt")
 
 const directory = "../../spec"
 
-// worlds are the modules of small.qnt whose paths are followed. (The family is left out: its
-// permits
-// and its moves are not followed yet.)
-var worlds = []string{"exclusive", "setBacks", "copies"}
+// worlds are the modules of small.qnt whose paths are followed.
+var worlds = []string{"exclusive", "setBacks", "copies", "family"}
 
 // sum is the sum of the specification without its comments and its layout.
 func sum(t testing.TB) string {
@@ -58,6 +56,7 @@ type path struct {
 //	p          pass: a tick
 //	b, z       backUp, setBack
 //	x2 g1 r2   expire lease 2; grant a lease to client 1; renew lease 2
+//	d2 q2 k1   drain, quit lease 2; client 1 learns of the epoch
 //	a1e3       ask: client 1 puts a key of a kind (e, r, p) under the name 3
 //	sP1.4c2    serve the request Put, Delete, Move, Grant or Renew of place or lease 1 that was
 //	           sent at 4,
@@ -255,7 +254,7 @@ type state struct {
 		Keys table[struct{ Rev, Place number }]
 	}
 	Requests set[request]
-	Leases   table[struct{ Until number }]
+	Leases   table[struct{ By, Until number }]
 	Places   table[struct {
 		Phase, Said      tag
 		Rev, Lease, Name number
@@ -329,6 +328,12 @@ func (p picks) act(t *testing.T, taken string, before, after state) string {
 		return of("g", "c")
 	case "renewal":
 		return of("r", "l")
+	case "drain":
+		return of("d", "l")
+	case "quit":
+		return of("q", "l")
+	case "learn":
+		return fmt.Sprint("k", before.Leases[p.number(t, "l")].By)
 	case "look":
 		act := of("l", "i")
 		if after.Places[p.number(t, "i")].Clear {
@@ -347,7 +352,7 @@ func (p picks) act(t *testing.T, taken string, before, after state) string {
 				return fmt.Sprintf("n%c%d", r.Verb[0], r.ID)
 			}
 		}
-	case "ask":
+	case "ask", "asks":
 		var kind string
 		require.NoError(t, json.Unmarshal(p["kind"].Value, &kind))
 		return fmt.Sprintf("a%d%c%d", p.number(t, "c"), kind[0], p.number(t, "name"))
