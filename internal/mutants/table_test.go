@@ -688,7 +688,7 @@ var mutants = []mutant{
 		name:   "a release does not compare the create revision",
 		why:    "The key has a UUID, and the lease is compared. But names are used again, so a late copy of a release deletes the next hold's key (rule 6).",
 		change: in("ticket.Release.Txn").drop("t.Exists()"),
-		killers: []killer{core("ticket", "TestExploration"), following(100),
+		killers: []killer{core("ticket", "TestExploration"), following(25),
 			onCluster("TestALateReleaseTouchesNoLaterHold")},
 	},
 	{

@@ -53,13 +53,15 @@ type Cluster struct {
 	entry    time.Duration // how long a leader takes for one entry; 0 if it takes all at once
 	combined int           // transactions that came as parts of one
 	repeat   time.Duration // how much later some transactions come again; 0 if none does
-	rates    map[string]float64
-	grants   map[int64]string // by lease: the process that has it
-	audit    func(Change)
-	saved    func() // a snapshot was taken
-	wentBack func(another bool)
-	renewed  func(ctx context.Context, lease int64) // or granted: a request with ctx
-	stopped  bool
+	// onlyReleases has those alone come again that put nothing.
+	onlyReleases bool
+	rates        map[string]float64
+	grants       map[int64]string // by lease: the process that has it
+	audit        func(Change)
+	saved        func() // a snapshot was taken
+	wentBack     func(another bool)
+	renewed      func(ctx context.Context, lease int64) // or granted: a request with ctx
+	stopped      bool
 
 	bug    bug                     // from which etcd suffers; see bugs.go
 	struck int                     // how often that has shown

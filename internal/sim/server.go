@@ -155,7 +155,7 @@ func (s *kvServer) Txn(ctx context.Context, in *pb.TxnRequest) (*pb.TxnResponse,
 	var refused error
 	if err := c.propose(ctx, m, func() {
 		reply, refused = c.txnLocked(by, in)
-		if !putsAsPeer(in) {
+		if !putsAsPeer(in) && (!c.onlyReleases || putOf(in) == nil) {
 			c.againLocked(m, func() { _, _ = c.txnLocked(by, in) })
 		}
 	}); err != nil {

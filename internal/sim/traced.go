@@ -27,6 +27,9 @@ func newTraced(seed uint64) *world {
 		f.at, f.lasts = at, min(f.lasts, tracedLast-at)
 		w.schedule = append(w.schedule, f)
 	}
+	w.brisk = r.IntN(2) == 0
+	w.cluster.onlyReleases = true // another put would be one that its client does not know of
+	w.cluster.Repeat(tracedLast)
 	j.trace = newTracer(w.ttl)
 	j.trace.listens(w.cluster)
 	return w

@@ -51,7 +51,7 @@ func (w *worker) work() {
 		if world.round || world.rushes() {
 			name, pause = world.names[0], pause/100
 		}
-		if world.many {
+		if world.many || world.brisk {
 			pause /= 10
 		}
 		if world.rushes() {
@@ -293,6 +293,9 @@ func (w *worker) holds(b *belief) {
 	most := 2 * w.p.w.ttl
 	if w.p.w.round || w.p.w.rushes() {
 		most /= 50
+	}
+	if w.p.w.brisk {
+		most /= 10
 	}
 	working, done := context.WithTimeout(context.Background(), w.whileFaulty(most))
 	defer done()

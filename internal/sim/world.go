@@ -51,6 +51,7 @@ type world struct {
 	ttl      time.Duration
 	crowd    int  // Sessions of each process, if more stand in a line than a view is for
 	round    bool // all lock one name, again and again
+	brisk    bool // holds and pauses are short, so that names are used again
 	many     bool // names, and goroutines that pause only briefly
 	rush     bool // many in each Session, and at first all lock one name with little time
 	net      *Net
