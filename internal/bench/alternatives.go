@@ -39,7 +39,7 @@ type rwParty interface {
 
 // A severalParty is a party that can take several names at once.
 type severalParty interface {
-	severalLock(names []string) side.Lock
+	severalLock(ctx context.Context, names []string) (side.Lock, error)
 }
 
 // A permitParty is a party that has semaphores.
@@ -74,24 +74,27 @@ const (
 	handsOff  = "etcdlock, WithHandoff(16)"
 	lingers   = "etcdlock, WithLinger(1m)"
 	singly    = "etcdlock, one after another"
+	atOnce    = "etcdlock, each name for itself, at once"
 	baseline  = "concurrency.Mutex"
 	recipes   = "recipe.RWMutex"
 	elections = "concurrency.Election"
 	floor     = "raw etcd requests"
+	onceEach  = "KeepAliveOnce, again and again"
 )
 
 // alternatives is the table. An option of the library that changes something has a line of
 // its own, with the kinds of cases in which it matters.
 var alternatives = []alternative{
 	{name: library, system: onEtcd, open: openLibrary(), kinds: append(slices.Clone(all), idle, fleet,
-		taken, readers, mixes, several, permits, resign, leaderCrash)},
+		taken, renewal, mass, readers, mixes, several, permits, resign, leaderCrash)},
 	{name: handsOff, system: onEtcd, open: openLibrary(etcdlock.WithHandoff(16)),
 		kinds: []kind{crowd}},
 	{name: lingers, system: onEtcd, open: openLibrary(etcdlock.WithLinger(time.Minute)),
 		kinds: []kind{relock, turns}},
 	{name: singly, system: onEtcd, open: openSingly, kinds: []kind{several}},
+	{name: atOnce, system: onEtcd, open: openAtOnce, kinds: []kind{several}},
 	{name: baseline, system: onEtcd, open: openConcurrency,
-		kinds: append(slices.Clone(all), idle, fleet, several)},
+		kinds: append(slices.Clone(all), idle, fleet, renewal, mass, several)},
 	{name: recipes, system: onEtcd, open: openConcurrency, kinds: []kind{readers, mixes}},
 	{name: elections, system: onEtcd, open: openConcurrency, kinds: []kind{resign, leaderCrash}},
 	{name: "concurrency.Mutex, session per lock", system: onEtcd, open: openPerLock,
@@ -100,6 +103,7 @@ var alternatives = []alternative{
 		kinds: []kind{crowd, relock}},
 	{name: floor, system: onEtcd, open: openRaw, kinds: []kind{uncontended, handover, crowd, each},
 		most: 64},
+	{name: onceEach, system: onEtcd, open: openRaw, kinds: []kind{renewal}},
 
 	// Nothing renews a lock of redsync or a lease row, so neither holds names for long.
 	{name: "redsync", system: onRedis, open: openRedsync, kinds: except(names)},

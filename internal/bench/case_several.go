@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 
 	"github.com/etcdlock/etcdlock/internal/side"
 )
@@ -15,11 +18,21 @@ func severalCase(n int) benchCase {
 		name: fmt.Sprintf("several-%d", n), kind: several, n: n, etcd: true,
 		title: fmt.Sprintf("%d names locked and unlocked, nobody else there: "+
 			"by LockAll, or one after another; an operation is all of them", n),
-		start: startSeveral(n),
+		start: startSeveral(n, 0),
 	}
 }
 
-func startSeveral(n int) func(context.Context, *arena) (*event, error) {
+// besideCase is the same while other goroutines of the process lock a name each.
+func besideCase(n, others int) benchCase {
+	c := severalCase(n)
+	c.name += "-beside"
+	c.title = fmt.Sprintf("the same with %d names, while %d other goroutines of the process lock a "+
+		"name each, again and again (the counts are of all)", n, others)
+	c.start = startSeveral(n, others)
+	return c
+}
+
+func startSeveral(n, others int) func(context.Context, *arena) (*event, error) {
 	return func(ctx context.Context, a *arena) (*event, error) {
 		parties, end, err := a.parties(ctx, 1, ttl)
 		if err != nil {
@@ -30,14 +43,30 @@ func startSeveral(n int) func(context.Context, *arena) (*event, error) {
 		for i := 0; i < max(warmUp/n, 5) && err == nil; i++ {
 			err = s.through(ctx)
 		}
+		beside := make([]*section, others)
+		for i := 0; i < others && err == nil; i++ {
+			var own []*section
+			own, err = a.sections(ctx, parties, 1)
+			beside[i] = own[0]
+		}
 		if err != nil {
 			end()
 			return nil, err
 		}
-		piece := func(ctx context.Context) (measure, error) {
-			m, err := a.repeat(ctx, s.through)
-			m.broken = verdict(s)
-			return m, err
+		piece := func(ctx context.Context) (m measure, err error) {
+			busy, stop := context.WithCancel(ctx)
+			var running sync.WaitGroup
+			errs := make([]error, others)
+			for i, o := range beside {
+				running.Go(func() { // ends with busy
+					errs[i] = (&contender{section: o}).contend(busy, new(atomic.Int64))
+				})
+			}
+			m, err = a.repeat(ctx, s.through)
+			stop()
+			running.Wait()
+			m.broken = verdict(append(beside, s)...)
+			return m, cmp.Or(append(errs, err)...)
 		}
 		return &event{piece, end}, nil
 	}
@@ -51,12 +80,18 @@ func (a *arena) severalLock(ctx context.Context, p party, n int) (side.Lock, err
 		names[i] = fmt.Sprintf("%s/%02d", prefix, i)
 	}
 	if p, ok := p.(severalParty); ok {
-		return p.severalLock(names), nil
+		return p.severalLock(ctx, names)
 	}
-	locks := make(inOrder, n)
-	for i := range locks {
+	locks, err := locksOf(ctx, p, names)
+	return inOrder(locks), err
+}
+
+// locksOf makes a lock of each name.
+func locksOf(ctx context.Context, p party, names []string) ([]side.Lock, error) {
+	locks := make([]side.Lock, len(names))
+	for i, name := range names {
 		var err error
-		if locks[i], err = p.lock(ctx, names[i]); err != nil {
+		if locks[i], err = p.lock(ctx, name); err != nil {
 			return nil, err
 		}
 	}

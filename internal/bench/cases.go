@@ -32,9 +32,12 @@ const (
 	leaderCrash kind = "leader-crash"
 
 	// Of a fleet: each process has a Session of its own.
-	idle  kind = "idle"
-	fleet kind = "fleet"
-	taken kind = "taken"
+	idle    kind = "idle"
+	fleet   kind = "fleet"
+	taken   kind = "taken"
+	renewal kind = "renewal"
+
+	mass kind = "mass" // much at once, of one client
 )
 
 // crashes reports whether a case measures mostly the wait for a lease to end.
@@ -147,6 +150,10 @@ var cases = []benchCase{
 	frozenCase(1000, time.Minute, 10*time.Second, 20*time.Second),
 	leaveCase(500, fleetTTL),
 	takenCase(20, 2*time.Second),
+	renewalsCase(10_000, 10, 6*time.Second),
+	beginCase(1000),
+	closeCase(5000),
+	auditCase(5000, fleetTTL),
 	{
 		name: "trylock", kind: trylock,
 		title: "TryLock of a taken name",
@@ -189,6 +196,7 @@ var cases = []benchCase{
 	severalCase(2),
 	severalCase(8),
 	severalCase(32),
+	besideCase(8, 56),
 	permitsCase(1),
 	permitsCase(4),
 	permitsCase(16),
@@ -212,7 +220,7 @@ func handoverCase(name string, hold time.Duration, puts int) benchCase {
 // eachCase is of one process that locks many names, each for itself.
 func eachCase(n int) benchCase {
 	return benchCase{
-		name: fmt.Sprintf("each-%d", n), kind: each, n: n, rate: true, whole: true,
+		name: fmt.Sprintf("each-%d", n), kind: each, n: n, rate: true, whole: true, drawn: true,
 		title: fmt.Sprintf("%d goroutines of one process, a name each, empty critical section", n),
 		start: startEach(n),
 	}

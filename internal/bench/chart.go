@@ -19,32 +19,64 @@ type point struct{ x, y float64 }
 
 func (l line) last() point { return l.points[len(l.points)-1] }
 
-// chart draws the hand-overs a second over the number of contenders, for the first setup
-// that has them for more than one number. It returns "" if none has.
+// A panel of the chart draws how many a second there are over the numbers of a kind of case.
+type panel struct {
+	kind  kind
+	title string
+	axis  string
+}
+
+var panels = []panel{
+	{crowd, "Hand-overs per second, by the number of contenders", "contenders"},
+	{each, "Holds per second of one process, by the number of names", "goroutines, a name each"},
+}
+
+// chart draws each panel for the first setup that has its cases for more than one number. It
+// returns "" if none has.
 func chart(all []record) string {
+	var drawn []string
+	var titles []string // of the lines, which have the same hue in each panel
+	for _, p := range panels {
+		if svg := p.of(all, &titles); svg != "" {
+			drawn = append(drawn,
+				fmt.Sprintf("<g transform=\"translate(0 %d)\">\n%s</g>\n", len(drawn)*chartHeight, svg))
+		}
+	}
+	if len(drawn) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(chartHead, chartWidth, chartHeight*len(drawn), escape(chartTitle)) +
+		strings.Join(drawn, "") + "</svg>\n"
+}
+
+// of returns the panel, "" if there is nothing to draw.
+func (p panel) of(all []record, titles *[]string) string {
 	for _, r := range all {
 		for _, s := range r.Setups {
-			lines, ticks := s.crowds()
+			lines, ticks := s.lines(p.kind)
 			if len(ticks) < 2 {
 				continue
 			}
-			return draw("Hand-overs per second, by the number of contenders",
-				fmt.Sprintf("%s, %s; %d cores; %s", s.Title, strings.Join(s.Systems, ", "), r.Machine.Cores,
-					r.Machine.Date),
-				lines, ticks)
+			for _, l := range lines {
+				if !slices.Contains(*titles, l.title) {
+					*titles = append(*titles, l.title)
+				}
+			}
+			return p.draw(fmt.Sprintf("%s, %s; %d cores; %s", s.Title, strings.Join(s.Systems, ", "),
+				r.Machine.Cores, r.Machine.Date), lines, ticks, *titles)
 		}
 	}
 	return ""
 }
 
-// crowds returns the figures of the cases in the chart, and the sizes of their crowds.
-func (s setupRecord) crowds() (lines []line, sizes []int) {
+// lines returns the figures of the cases of a kind that are in the chart, and their numbers.
+func (s setupRecord) lines(k kind) (lines []line, numbers []int) {
 	for _, c := range cases {
 		i := slices.IndexFunc(s.Cases, func(measured caseRecord) bool { return measured.Name == c.name })
-		if !c.drawn || i < 0 {
+		if !c.drawn || c.kind != k || i < 0 {
 			continue
 		}
-		sizes = append(sizes, c.n)
+		numbers = append(numbers, c.n)
 		for _, r := range s.Cases[i].Rows {
 			if len(r.Figures) == 0 {
 				continue
@@ -57,10 +89,10 @@ func (s setupRecord) crowds() (lines []line, sizes []int) {
 			lines[i].points = append(lines[i].points, point{float64(c.n), r.median(perSecond)})
 		}
 	}
-	return lines, sizes
+	return lines, numbers
 }
 
-// The chart's measures, in pixels.
+// The measures of a panel, in pixels.
 const (
 	chartWidth, chartHeight = 920, 470
 
@@ -86,21 +118,9 @@ var hues = []string{
 	"#3fa34d", "#2a9d8f", "#7d8590", "#a0785a", "#6e7bd9", "#6f9a2f", "#57c4e5",
 }
 
-// draw draws lines over x = ticks. Both axes are logarithmic. Each line has its name at its
-// end, so that nobody has to match a legend by colour.
-func draw(title, subtitle string, lines []line, ticks []int) string {
-	least, most := math.Inf(1), 0.
-	for _, l := range lines {
-		for _, p := range l.points {
-			least, most = min(least, p.y), max(most, p.y)
-		}
-	}
-	x := scale{float64(slices.Min(ticks)), float64(slices.Max(ticks)), plotLeft, plotRight}
-	// Whole decades would leave much of the picture empty.
-	y := scale{least / 1.3, most * 1.3, plotBottom, plotTop}
+const chartTitle = "How many hand-overs and holds there are per second"
 
-	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%d" role="img" aria-label="%s">
+const chartHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%d" role="img" aria-label="%s">
 <style>
 text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 .title { font-size: 16px; font-weight: 600 }
@@ -116,12 +136,27 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 }
 </style>
 <rect class="page" width="100%%" height="100%%"/>
-`, chartWidth, chartHeight, escape(title))
+`
+
+// draw draws lines over x = ticks. Both axes are logarithmic. Each line has its name at its
+// end, so that nobody has to match a legend by colour. The titles give the lines their hues.
+func (p panel) draw(subtitle string, lines []line, ticks []int, titles []string) string {
+	least, most := math.Inf(1), 0.
+	for _, l := range lines {
+		for _, p := range l.points {
+			least, most = min(least, p.y), max(most, p.y)
+		}
+	}
+	x := scale{float64(slices.Min(ticks)), float64(slices.Max(ticks)), plotLeft, plotRight}
+	// Whole decades would leave much of the picture empty.
+	y := scale{least / 1.3, most * 1.3, plotBottom, plotTop}
+
+	var b strings.Builder
 	text := func(class, anchor string, x, y float64, s string) {
 		fmt.Fprintf(&b, `<text class="%s" text-anchor="%s" x="%.1f" y="%.1f">%s</text>`+"\n", class,
 			anchor, x, y, escape(s))
 	}
-	text("title", "start", 16, 28, title)
+	text("title", "start", 16, 28, p.title)
 	text("small", "start", 16, 48, subtitle)
 
 	for _, v := range gridLines(y.from, y.to) {
@@ -135,7 +170,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 		text("small", "middle", x.at(float64(n)), plotBottom+18, grouped(int64(n)))
 	}
 	text("small", "middle", (plotLeft+plotRight)/2, plotBottom+40,
-		"contenders (both axes are logarithmic)")
+		p.axis+" (both axes are logarithmic)")
 
 	ends := make([]float64, len(lines))
 	for i, l := range lines {
@@ -151,27 +186,26 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 		if strings.HasPrefix(l.title, library) && i > 0 || strings.Contains(l.title, "(") {
 			dashes = ` stroke-dasharray="6 4"`
 		}
-		hue := hues[i%len(hues)]
+		hue := hues[slices.Index(titles, l.title)%len(hues)]
 		var path strings.Builder
-		for _, p := range l.points {
-			fmt.Fprintf(&path, "%.1f,%.1f ", x.at(p.x), y.at(p.y))
+		for _, at := range l.points {
+			fmt.Fprintf(&path, "%.1f,%.1f ", x.at(at.x), y.at(at.y))
 		}
 		fmt.Fprintf(&b,
 			`<polyline fill="none" stroke="%s" stroke-width="%d" stroke-linejoin="round"%s points="%s"/>`+
 				"\n",
 			hue, width, dashes, strings.TrimSpace(path.String()))
-		for _, p := range l.points {
+		for _, at := range l.points {
 			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="%d" fill="%s"><title>%s</title></circle>`+"\n",
-				x.at(p.x), y.at(p.y), width+1, hue,
-				escape(fmt.Sprintf("%s, %s contenders: %s a second", l.title, grouped(int64(p.x)),
-					digits(p.y))))
+				x.at(at.x), y.at(at.y), width+1, hue,
+				escape(fmt.Sprintf("%s, %s %s: %s a second", l.title, grouped(int64(at.x)),
+					p.axis, digits(at.y))))
 		}
 		fmt.Fprintf(&b,
 			`<line x1="%.1f" y1="%.1f" x2="%d" y2="%.1f" stroke="%s" stroke-dasharray="2 3"/>`+"\n",
 			x.at(l.last().x), ends[i], labelLeft-6, labels[i], hue)
 		text(class, "start", labelLeft, labels[i]+4, fmt.Sprintf("%s  %s", l.title, digits(l.last().y)))
 	}
-	b.WriteString("</svg>\n")
 	return b.String()
 }
 

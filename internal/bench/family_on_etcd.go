@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -13,8 +14,8 @@ import (
 
 // ---- several names
 
-func (p *libraryParty) severalLock(names []string) side.Lock {
-	return &libraryLockAll{session: p.session, names: names}
+func (p *libraryParty) severalLock(_ context.Context, names []string) (side.Lock, error) {
+	return &libraryLockAll{session: p.session, names: names}, nil
 }
 
 type libraryLockAll struct {
@@ -39,6 +40,43 @@ func (l *libraryLockAll) Unlock(ctx context.Context) error { return l.hold.Unloc
 func openSingly(ctx context.Context, address string, ttl time.Duration, w *wire) (party, error) {
 	p, err := openLibrary()(ctx, address, ttl, w)
 	return struct{ party }{p}, err
+}
+
+// openAtOnce is this library without LockAll, with a goroutine for each name.
+func openAtOnce(ctx context.Context, address string, ttl time.Duration, w *wire) (party, error) {
+	p, err := openSingly(ctx, address, ttl, w)
+	return atOnceParty{p}, err
+}
+
+type atOnceParty struct{ party }
+
+func (p atOnceParty) severalLock(ctx context.Context, names []string) (side.Lock, error) {
+	locks, err := locksOf(ctx, p.party, names)
+	return allAtOnce(locks), err
+}
+
+// allAtOnce is several locks, each with a goroutine of its own. Its users must not contend: two of
+// them might wait for each other.
+type allAtOnce []side.Lock
+
+func (l allAtOnce) Lock(ctx context.Context) error {
+	return l.each(func(one side.Lock) error { return one.Lock(ctx) })
+}
+
+func (l allAtOnce) TryLock(context.Context) error { return errors.ErrUnsupported }
+
+func (l allAtOnce) Unlock(ctx context.Context) error {
+	return l.each(func(one side.Lock) error { return one.Unlock(ctx) })
+}
+
+func (l allAtOnce) each(do func(side.Lock) error) error {
+	errs := make([]error, len(l))
+	var all sync.WaitGroup
+	for i, one := range l {
+		all.Go(func() { errs[i] = do(one) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // ---- semaphores

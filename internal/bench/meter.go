@@ -110,6 +110,9 @@ func (a *arena) askEtcd(ctx context.Context) (c counts, err error) {
 // A wire counts what goes over the connections of the clients that have it.
 type wire struct {
 	rpcs, messages, renewals, logins, bytes atomic.Int64
+
+	audits   atomic.Int64 // requests for the keys on a lease
+	auditing atomic.Int64 // the nanoseconds that they took
 }
 
 // dial is net.Dialer.DialContext.
@@ -156,8 +159,12 @@ func (w *wire) unary(ctx context.Context, method string, req, reply any, cc *grp
 ) error {
 	w.rpcs.Add(1)
 	w.messages.Add(1)
-	if path.Base(method) == "Authenticate" {
+	switch path.Base(method) {
+	case "Authenticate":
 		w.logins.Add(1)
+	case "LeaseTimeToLive":
+		w.audits.Add(1)
+		defer func(began time.Time) { w.auditing.Add(int64(time.Since(began))) }(time.Now())
 	}
 	err := invoke(ctx, method, req, reply, cc, opts...)
 	if err == nil {

@@ -12,9 +12,10 @@ import (
 // shown are the cases of the page that have a table of their own, by the figure that
 // decides. The records have the others.
 var shown = []string{
-	"uncontended", "each-8", "each-64", "each-1000", "handover-5ms", "handover-150ms",
+	"uncontended", "each-1", "each-8", "each-64", "each-1000", "handover-5ms", "handover-150ms",
 	"crowd-2", "crowd-8", "crowd-64", "crowd-2000",
-	"processes-8", "processes-64", "trylock", "names-10000", "relock", "turns", "crash",
+	"processes-8", "processes-64", "fleet-renewals-10000", "begin-1000", "close-5000", "audit-5000",
+	"trylock", "names-10000", "relock", "turns", "crash", "several-8-beside",
 }
 
 // page returns what the records say of the cases that decide.
@@ -35,7 +36,7 @@ operation, of the first setup: RPCs are calls to etcd and messages sent on its s
 of the clients' connections. Servers and clients share the machine.
 `, shown[0], all[0].Name, baseline)
 	if charted {
-		b.WriteString("\n![Hand-overs per second, by the number of contenders](benchmarks.svg)\n")
+		fmt.Fprintf(&b, "\n![%s](benchmarks.svg)\n", chartTitle)
 	}
 	for _, r := range all {
 		b.WriteString(r.markdown())

@@ -122,8 +122,8 @@ var figures = []struct {
 		}
 		return number(float64(r.in))
 	}},
-	{"p50", exceptIn(func(r row) float64 { return r.p50.Seconds() }, names, idle)},
-	{"p99", exceptIn(func(r row) float64 { return r.p99.Seconds() }, names, idle)},
+	{"p50", exceptIn(func(r row) float64 { return r.p50.Seconds() }, names, idle, renewal)},
+	{"p99", exceptIn(func(r row) float64 { return r.p99.Seconds() }, names, idle, renewal)},
 	{"most", onlyIn(taken, func(r row) float64 { return r.most.Seconds() })},
 	{"TTLs", func(_ benchCase, r row) figure { return positive(r.ttls) }},
 	{"speed, by " + baseline, speedBy(baseline)},
