@@ -219,9 +219,13 @@ func handoverCase(name string, hold time.Duration, puts int) benchCase {
 
 // eachCase is of one process that locks many names, each for itself.
 func eachCase(n int) benchCase {
+	goroutines := "goroutines"
+	if n == 1 {
+		goroutines = "goroutine"
+	}
 	return benchCase{
 		name: fmt.Sprintf("each-%d", n), kind: each, n: n, rate: true, whole: true, drawn: true,
-		title: fmt.Sprintf("%d goroutines of one process, a name each, empty critical section", n),
+		title: fmt.Sprintf("%d %s of one process, a name each, empty critical section", n, goroutines),
 		start: startEach(n),
 	}
 }
