@@ -110,9 +110,11 @@ func giveBack(ctx context.Context, held []side.Lock) error {
 }
 
 func auditCase(n int, ttl time.Duration) benchCase {
-	return massCase("audit", n, fmt.Sprintf("a Session holds %d names (TTL %v): an operation is a "+
+	c := massCase("audit", n, fmt.Sprintf("a Session holds %d names (TTL %v): an operation is a "+
 		"third of the TTL, in which its keys are audited once; the time is that of the audit", n, ttl),
 		func(a *arena, ctx context.Context, n int) (measure, error) { return a.audit(ctx, n, ttl) })
+	c.most = 1 // it takes three TTLs
+	return c
 }
 
 // audit observes a party that holds n names for two TTLs, once a TTL has passed.

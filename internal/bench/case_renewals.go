@@ -13,7 +13,7 @@ import (
 // renews as fast as etcd answers is beside them.
 func renewalsCase(n, clients int, ttl time.Duration) benchCase {
 	return benchCase{
-		name: fmt.Sprintf("fleet-renewals-%d", n), kind: renewal, n: n, most: 3, rate: true,
+		name: fmt.Sprintf("fleet-renewals-%d", n), kind: renewal, n: n, most: 1, rate: true,
 		whole: true, etcd: true,
 		title: fmt.Sprintf("%d Sessions over %d clients hold a name each (TTL %v); an operation is a "+
 			"renewal. Beside them, %d goroutines of as many clients renew leases as fast as etcd "+
