@@ -265,3 +265,38 @@ func TestNumbersHaveTheDigitsThatMeanSomething(t *testing.T) {
 		require.Equal(t, want, short(d))
 	}
 }
+
+// The tables of docs/performance.md about many names are those of the run.
+func TestTheManyNamesOfTheDocsAreThoseOfTheRun(t *testing.T) {
+	text, err := os.ReadFile("../../docs/performance.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n## Many names at once\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	all, err := records("results")
+	require.NoError(t, err)
+	run := all[slices.IndexFunc(all, func(r record) bool { return r.Name == "names" })]
+	require.Len(t, run.Setups, len(setups))
+
+	for _, c := range cases {
+		if c.kind != each {
+			continue
+		}
+		beside, ratios := "| "+grouped(int64(c.n)), "| "+grouped(int64(c.n))
+		for _, title := range []string{library, baseline, "go-zookeeper Lock", "rueidislock",
+			"rueidislock (appendfsync always)", "pg_advisory_lock"} {
+			cell := "–"
+			if r, ok := run.Setups[0].find(c.name, title); ok {
+				cell = r.cell(perSecond)
+			}
+			beside += " | " + cell
+		}
+		for _, s := range run.Setups {
+			r, ok := s.find(c.name, library)
+			require.True(t, ok)
+			ratios += " | " + digits(r.median("speed, by "+baseline))
+		}
+		require.Contains(t, section, "\n"+beside+" |\n")
+		require.Contains(t, section, "\n"+ratios+" |\n")
+	}
+}

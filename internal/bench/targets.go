@@ -17,6 +17,11 @@ var targets = []target{
 	{"uncontended: proposals", 0, per("uncontended", library, proposals), atMost, 2},
 	{"uncontended: time, by " + baseline, 0, byBaseline("uncontended"), atMost, 1.05},
 	{"uncontended: time, by " + floor, 0, byFloor("uncontended"), atMost, 1.10},
+	{"holds/s, 8 names of one process, by " + baseline, 0, speed("each-8"), atLeast, 1},
+	{"holds/s, 64 names, by " + baseline, 0, speed("each-64"), atLeast, 1.8},
+	{"holds/s, 1,000 names, by " + baseline, 0, speed("each-1000"), atLeast, 1.6},
+	{"a hold, 64 names: p99, by " + baseline, 0, p99By("each-64"), atMost, 1},
+	{"a hold, 64 names: server CPU, by " + baseline, 0, countBy("each-64", serverTime), atMost, 0.5},
 	{"hand-over after 5 ms: time, by " + baseline, 0, byBaseline("handover-5ms"), atMost, 1. / 20},
 	{"hand-over after 5 ms: time, by " + floor, 0, byFloor("handover-5ms"), atMost, 1.3},
 	{"hand-over after 5 ms under 200 puts a second: time, by that without", 0,
@@ -30,6 +35,7 @@ var targets = []target{
 	{"hand-overs/s, N = 8, by " + baseline, 3, speed("crowd-8"), atLeast, 3},
 	{"hand-overs/s, N = 64, by " + baseline, 3, speed("crowd-64"), atLeast, 1.7},
 	{"hand-overs/s, N = 512, by " + baseline, 3, speed("crowd-512"), atLeast, 2},
+	{"hand-overs/s, 64 processes, by " + baseline, 0, speed("processes-64"), atLeast, 1.7},
 	{"proposals per hand-over, N = 64", 0, per("crowd-64", library, proposals), atMost, 1.02},
 	{"time of a hand-over, N = 2,000 by N = 8", 0, byCase("crowd-2000", "crowd-8"), atMost, 1.3},
 	{"hand-overs/s with WithHandoff(16), N = 8, by " + baseline, 1,
@@ -95,6 +101,9 @@ var targets = []target{
 	{"500 waiters give up: bytes each", 0, per("fleet-leave-500", library, bytesMoved), atMost, 2048},
 	{"500 waiters give up: time until their keys are gone, by " + baseline, 0,
 		byBaseline("fleet-leave-500"), atMost, 4},
+	{"a Session with 5,000 names is closed: RPCs", 0, per("close-5000", library, rpcs), atMost, 51},
+	{"the keys of 5,000 names are audited: RPCs that renew no lease", 0,
+		per("audit-5000", library, requests), atMost, 1},
 	{"10,000 names: renewals per TTL/3", 0, of("names-10000", func(r row) float64 {
 		return r.renewals
 	}), atMost, 1},
@@ -114,6 +123,7 @@ func requests(c counts) int64   { return c.RPCs - c.Renewals }
 func proposals(c counts) int64  { return c.Proposals }
 func revisions(c counts) int64  { return c.Revisions }
 func logins(c counts) int64     { return c.Logins }
+func serverTime(c counts) int64 { return int64(c.ServerCPU) }
 func bytesMoved(c counts) int64 { return c.Bytes }
 
 // of is a figure of the library's in a case.
@@ -153,6 +163,14 @@ func countBy(caseName string, count func(counts) int64) func(*chapter) (float64,
 		a, okA := c.find(caseName, library)
 		b, okB := c.find(caseName, baseline)
 		return a.per(count(a.spent)) / b.per(count(b.spent)), okA && okB
+	}
+}
+
+func p99By(caseName string) func(*chapter) (float64, bool) {
+	return func(c *chapter) (float64, bool) {
+		a, okA := c.find(caseName, library)
+		b, okB := c.find(caseName, baseline)
+		return a.p99.Seconds() / b.p99.Seconds(), okA && okB
 	}
 }
 
