@@ -240,7 +240,8 @@ func TestThePanelsOfTheChartHaveOneHueForALine(t *testing.T) {
 		_, stroke, _ := strings.Cut(line, `stroke="`)
 		return stroke[:len("#rrggbb")]
 	}
-	require.Equal(t, []string{hue(0), hue(1)}, []string{hue(3), hue(4)}, "the library is last, and on top")
+	require.Equal(t, hue(0), hue(3))
+	require.Equal(t, hue(1), hue(4))
 	require.NotContains(t, svg, "%!", "a format that does not fit")
 }
 
