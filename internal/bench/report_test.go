@@ -267,17 +267,25 @@ func TestNumbersHaveTheDigitsThatMeanSomething(t *testing.T) {
 	}
 }
 
-// The tables of docs/performance.md about many names are those of the run.
-func TestTheManyNamesOfTheDocsAreThoseOfTheRun(t *testing.T) {
-	text, err := os.ReadFile("../../docs/performance.md")
+// published is a section of a page of the documentation, and the record that it is about.
+func published(t *testing.T, page, heading, run string) (section string, r record) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../docs", page))
 	require.NoError(t, err)
-	_, section, found := strings.Cut(string(text), "\n## Many names at once\n")
+	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	require.True(t, found)
 	section, _, _ = strings.Cut(section, "\n## ")
 	all, err := records("results")
 	require.NoError(t, err)
-	run := all[slices.IndexFunc(all, func(r record) bool { return r.Name == "names" })]
-	require.Len(t, run.Setups, len(setups))
+	i := slices.IndexFunc(all, func(r record) bool { return r.Name == run })
+	require.GreaterOrEqual(t, i, 0)
+	return section, all[i]
+}
+
+// The tables of docs/performance.md about many names are those of the run.
+func TestTheManyNamesOfTheDocsAreThoseOfTheRun(t *testing.T) {
+	section, run := published(t, "performance.md", "Many names at once", "names")
+	require.Equal(t, len(setups), len(run.Setups))
 
 	for _, c := range cases {
 		if c.kind != each {
@@ -300,4 +308,19 @@ func TestTheManyNamesOfTheDocsAreThoseOfTheRun(t *testing.T) {
 		require.Contains(t, section, "\n"+beside+" |\n")
 		require.Contains(t, section, "\n"+ratios+" |\n")
 	}
+}
+
+// The table of docs/scale.md about renewals is that of the run.
+func TestTheRenewalsOfTheDocsAreThoseOfTheRun(t *testing.T) {
+	section, run := published(t, "scale.md", "How many renewals one etcd carries", "mass")
+	for _, name := range []string{"fleet-renewals-1000", "fleet-renewals-5000"} {
+		for _, title := range []string{library, baseline} {
+			r, ok := run.Setups[0].find(name, title)
+			require.True(t, ok)
+			require.Contains(t, section, " | "+r.cell(perSecond)+" | "+r.cell("server CPU")+" |\n")
+		}
+	}
+	r, ok := run.Setups[0].find("fleet-renewals-1000", onceEach)
+	require.True(t, ok)
+	require.Contains(t, section, " | "+r.cell(perSecond)+" | "+r.cell("server CPU")+" |\n")
 }
