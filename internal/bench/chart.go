@@ -22,16 +22,17 @@ func (l line) last() point { return l.points[len(l.points)-1] }
 // A panel of the chart draws how many a second there are over the numbers of a kind of case.
 type panel struct {
 	kind  kind
+	setup string // that is drawn, "" for any
 	title string
 	axis  string
 }
 
 var panels = []panel{
-	{crowd, "Hand-overs per second, by the number of contenders", "contenders"},
-	{each, "Holds per second of one process, by the number of names", "goroutines, a name each"},
+	{crowd, "", "Hand-overs per second, by the number of contenders", "contenders"},
+	{each, "1-tmpfs", "Holds per second of one process, by the number of names", "goroutines, a name each"},
 }
 
-// chart draws each panel for the first setup that has its cases for more than one number. It
+// chart draws each panel for the first such setup that has its cases for more than one number. It
 // returns "" if none has.
 func chart(all []record) string {
 	var drawn []string
@@ -54,7 +55,7 @@ func (p panel) of(all []record, titles *[]string) string {
 	for _, r := range all {
 		for _, s := range r.Setups {
 			lines, ticks := s.lines(p.kind)
-			if len(ticks) < 2 {
+			if len(ticks) < 2 || p.setup != "" && p.setup != s.Name {
 				continue
 			}
 			for _, l := range lines {

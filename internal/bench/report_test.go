@@ -222,6 +222,7 @@ func TestEveryLineOfTheChartHasAHueOfItsOwn(t *testing.T) {
 // A line has the same hue in each panel of the chart, though the panels have not the same lines.
 func TestThePanelsOfTheChartHaveOneHueForALine(t *testing.T) {
 	r := aReport()
+	r.chapters[0].setup = setups[1]
 	rows := r.chapters[0].tables[1].rows // of crowd-2
 	for _, c := range cases {
 		if c.kind == each {
@@ -295,7 +296,7 @@ func TestTheManyNamesOfTheDocsAreThoseOfTheRun(t *testing.T) {
 		for _, title := range []string{library, baseline, "go-zookeeper Lock", "rueidislock",
 			"rueidislock (appendfsync always)", "pg_advisory_lock"} {
 			cell := "–"
-			if r, ok := run.Setups[0].find(c.name, title); ok {
+			if r, ok := run.Setups[1].find(c.name, title); ok {
 				cell = r.cell(perSecond)
 			}
 			beside += " | " + cell
