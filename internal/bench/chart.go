@@ -29,7 +29,8 @@ type panel struct {
 
 var panels = []panel{
 	{crowd, "", "Hand-overs per second, by the number of contenders", "contenders"},
-	{each, "1-tmpfs", "Holds per second of one process, by the number of names", "goroutines, a name each"},
+	{each, "1-tmpfs", "Holds per second of one process, by the number of names",
+		"goroutines, a name each"},
 }
 
 // chart draws each panel for the first such setup that has its cases for more than one number. It
