@@ -173,7 +173,8 @@ func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int)
 	return a, len(blocking)
 }
 
-// HeldBy returns a with the holder, by a range that has read the oldest key.
+// HeldBy returns a with the holder, by a range that has read the oldest key, perhaps
+// without its value.
 func (a Ahead) HeldBy(name string, oldest *pb.RangeResponse) Ahead {
 	if kvs := oldest.GetKvs(); len(kvs) > 0 {
 		if e := EntryOf(kvs[0]); e.MayStandIn(name) {

@@ -110,9 +110,12 @@ func (t *Ticket) aheadOf(a Answer, owner bool) line.Ahead {
 }
 
 // AskWhoHolds reads the holder, if ahead lacks the holder or has only its key. Otherwise it reads
-// next to nothing. It reads more keys once the oldest one has turned out to be no contender.
+// next to nothing. It reads more keys once the oldest one has turned out to be no contender. A
+// crowd that goes round asks once a hand-over, so there it reads a few keys, and no more.
 func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 	switch holder := ahead.Holder(); {
+	case holder.Rev == 0 && ahead.Reading == line.Brief:
+		return t.whole(oldestFirst, nearest)
 	case holder.Rev == 0 && ahead.Strays:
 		return t.whole(oldestFirst, nearest*wider)
 	case holder.Rev == 0:
@@ -132,7 +135,9 @@ func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
 		ahead.First = oldest[0]
 		ahead.Longest = max(ahead.Longest, oldest[0].Longest())
 	}
-	ahead.Strays = ahead.Strays || unknown && len(oldest) == 0
+	if ahead.Reading != line.Brief {
+		ahead.Strays = ahead.Strays || unknown && len(oldest) == 0
+	}
 	return ahead
 }
 

@@ -168,6 +168,12 @@ func TestWhoHoldsIsReadWhenItIsAskedFor(t *testing.T) {
 		require.Greater(t, asks(beside), int64(100))
 		told = k.WhoHolds(beside, read(stray, holder))
 		require.Equal(t, holder.CreateRevision, told.Holder().Rev)
+
+		crowd := line.ByKeys(name, ticket.Few, nearest)
+		require.Equal(t, line.Brief, crowd.Reading)
+		require.EqualValues(t, ticket.Few+1, asks(crowd))
+		require.Equal(t, holder.CreateRevision, k.WhoHolds(crowd, read(stray, holder)).Holder().Rev)
+		require.False(t, k.WhoHolds(crowd, read(stray)).Strays, "it asks once")
 	}
 }
 
