@@ -103,7 +103,7 @@ func (a *arena) holdNames(
 	})
 }
 
-// giveBack unlocks locks for which nobody else contends. Each Unlock says whether its name was held
+// giveBack unlocks locks that no other contender wants. Each Unlock says whether its name was held
 // all the while.
 func giveBack(ctx context.Context, held []side.Lock) error {
 	return inParallel(len(held), func(i int) error { return held[i].Unlock(ctx) })

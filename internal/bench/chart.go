@@ -141,7 +141,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 `
 
 // draw draws lines over x = ticks. Both axes are logarithmic. Each line has its name at its
-// end, so that nobody has to match a legend by colour. The titles give the lines their hues.
+// end, so that a reader need not match a legend by colour. The titles give the lines their hues.
 func (p panel) draw(subtitle string, lines []line, ticks []int, titles []string) string {
 	least, most := math.Inf(1), 0.
 	for _, l := range lines {

@@ -283,7 +283,7 @@ func published(t *testing.T, page, heading, run string) (section string, r recor
 	return section, all[i]
 }
 
-// The tables of docs/performance.md about many names are those of the run.
+// The tables of docs/performance.md about many names have the figures of the run.
 func TestTheManyNamesOfTheDocsAreThoseOfTheRun(t *testing.T) {
 	section, run := published(t, "performance.md", "Many names at once", "names")
 	require.Equal(t, len(setups), len(run.Setups))
@@ -311,7 +311,7 @@ func TestTheManyNamesOfTheDocsAreThoseOfTheRun(t *testing.T) {
 	}
 }
 
-// The table of docs/scale.md about renewals is that of the run.
+// The table of docs/scale.md about renewals has the figures of the run.
 func TestTheRenewalsOfTheDocsAreThoseOfTheRun(t *testing.T) {
 	section, run := published(t, "scale.md", "How many renewals one etcd carries", "mass")
 	for _, name := range []string{"fleet-renewals-1000", "fleet-renewals-5000"} {

@@ -53,7 +53,7 @@ type Cluster struct {
 	entry    time.Duration // how long a leader takes for one entry; 0 if it takes all at once
 	combined int           // transactions that came as parts of one
 	repeat   time.Duration // how much later some transactions come again; 0 if none does
-	// onlyReleases has those alone come again that put nothing.
+	// onlyReleases says that of all requests only releases that put nothing come again.
 	onlyReleases bool
 	rates        map[string]float64
 	grants       map[int64]string // by lease: the process that has it

@@ -64,9 +64,9 @@ type standing struct {
 type event struct {
 	what  string
 	at    time.Duration
-	of    []*standing // the numbers of which come first
+	of    []*standing // their numbers come first
 	args  []int
-	lease int64 // the number of which comes last; 0 if there is none
+	lease int64 // its number comes last; 0 if there is none
 	plain bool  // its client has done nothing before
 	by    *message
 }
@@ -93,7 +93,7 @@ func newTracer(ttl time.Duration) *tracer {
 	}
 }
 
-// listens has the tracer see all that a cluster carries out, before those that listen already.
+// listens has the tracer see all that a cluster carries out, before other listeners do.
 func (t *tracer) listens(c *Cluster) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -668,7 +668,7 @@ func (s *script) write(e *event) {
 	s.step(text, args, number, at)
 }
 
-// outOf takes a renewal out of those of its lease, and returns how many were sent before it.
+// outOf takes a renewal out of the list of its lease, and returns how many were sent before it.
 func outOf(all map[int64][]*message, m *message) (older int) {
 	for _, o := range all[m.lease] {
 		if o.sent.Before(m.sent) {

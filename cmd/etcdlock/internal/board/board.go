@@ -106,7 +106,7 @@ type Board struct {
 	gone     []gone // names that went, for readers that have older pictures
 
 	cycles   [][]Wait
-	cyclesOf uint64 // the version of which these are
+	cyclesOf uint64 // the version that has them
 }
 
 type gone struct {

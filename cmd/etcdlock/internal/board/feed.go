@@ -87,7 +87,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// timed is a KV of which each Get is bounded.
+// timed is a KV whose Gets are bounded.
 type timed struct {
 	clientv3.KV
 	timeout time.Duration
