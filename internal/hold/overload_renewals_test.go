@@ -61,11 +61,13 @@ func inFleet(t *testing.T, several bool, groups []group, f func(t *testing.T, a 
 		for _, mu := range locks {
 			a.holds = append(a.holds, mu.Context(context.Background()))
 		}
+		defer func() {
+			a.etcd.Intercept(nil)
+			for _, s := range sessions {
+				require.NoError(t, s.Close(context.Background()))
+			}
+		}()
 		f(t, a)
-		a.etcd.Intercept(nil)
-		for _, s := range sessions {
-			require.NoError(t, s.Close(context.Background()))
-		}
 	})
 }
 
@@ -143,6 +145,30 @@ func TestNoSessionOfAClientLosesItsHoldWhileTwoOfThreeFail(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A renewal has failed, and may come late. So the next one is worth something only once a read has
+// shown that it has not, and for half a minute no read is answered. The renewal is sent again soon:
+// in a period half of the trust would be over.
+func TestARenewalThatIsWorthNothingYetIsSentAgainSoon(t *testing.T) {
+	inFleet(t, false, []group{{1, time.Minute}}, func(t *testing.T, a *fleet) {
+		sent := 0
+		a.etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+			switch {
+			case c.Method == fake.KeepAlive:
+				if sent++; sent == 1 {
+					e.After = transients[0]
+				}
+			case c.Method == fake.Range:
+				e.Before = transients[0]
+			}
+			return e
+		})
+		a.renewals(20 * time.Second) // the one that fails, and the one after it
+		sent = a.renewals(40 * time.Second)
+		require.GreaterOrEqual(t, sent, 6)
+		require.LessOrEqual(t, sent, 20)
+	})
 }
 
 // All renewals fail for a minute. When etcd is back, all leases are renewed soon, with few renewals

@@ -241,6 +241,12 @@ var mutants = []mutant{
 		killers: []killer{core("hold", "TestErrorsThatComeBackAtOnceLoseNoHold")},
 	},
 	{
+		name:    "a renewal that is worth nothing yet is sent again when half of the trust is over",
+		why:     "Until then the next one may do better. But it comes a period later, and with its read fails half of what the trust has room for (rule 13).",
+		change:  in("lease.keeper.ask").replace("time.Now().Add(_.plan.Period)", "time.Now()"),
+		killers: []killer{core("hold", "TestARenewalThatIsWorthNothingYetIsSentAgainSoon")},
+	},
+	{
 		name:   "a renewal that fails late is sent again at once",
 		why:    "The sooner it is sent, the sooner it is answered. But an etcd that is slow then gets more renewals, and not fewer (rule 25).",
 		change: in("trust.Schedule.Again").replace("min(it, _.longest())", "soon"),
