@@ -148,10 +148,35 @@ func TestNoSessionOfAClientLosesItsHoldWhileTwoOfThreeFail(t *testing.T) {
 }
 
 // A renewal has failed, and may come late. So the next one is worth something only once a read has
-// shown that it has not, and for half a minute no read is answered. The renewal is sent again soon:
-// in a period half of the trust would be over.
-func TestARenewalThatIsWorthNothingYetIsSentAgainSoon(t *testing.T) {
+// shown that it has not. Reads fail for 20 s, and all further renewals do. The one read that is
+// answered then is enough.
+func TestAReadGoesOnForAsLongAsItMayHelp(t *testing.T) {
 	inFleet(t, false, []group{{1, time.Minute}}, func(t *testing.T, a *fleet) {
+		sent, readable := 0, false
+		a.etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+			if c.Method == fake.KeepAlive {
+				sent++
+			}
+			switch {
+			case c.Method == fake.KeepAlive && sent == 1:
+				e.After = transients[0] // another one follows at once
+			case c.Method == fake.KeepAlive && sent > 3, c.Method == fake.Range && !readable:
+				e.Before = transients[0]
+			}
+			return e
+		})
+		time.Sleep(time.Minute)
+		require.Greater(t, sent, 3)
+		readable = true
+		time.Sleep(15 * time.Second) // 55 s after the second renewal
+		require.Zero(t, a.lost())
+	})
+}
+
+// The reads that tell what renewals are worth fail for as long as they can. One is sent at a time,
+// however many renewals wait for it.
+func TestRenewalsThatAreWorthNothingYetShareARead(t *testing.T) {
+	inFleet(t, true, []group{{1, time.Minute}}, func(t *testing.T, a *fleet) {
 		sent := 0
 		a.etcd.Intercept(func(c fake.Call) (e fake.Effect) {
 			switch {
@@ -164,10 +189,11 @@ func TestARenewalThatIsWorthNothingYetIsSentAgainSoon(t *testing.T) {
 			}
 			return e
 		})
-		a.renewals(20 * time.Second) // the one that fails, and the one after it
-		sent = a.renewals(40 * time.Second)
-		require.GreaterOrEqual(t, sent, 6)
-		require.LessOrEqual(t, sent, 20)
+		time.Sleep(22 * time.Second)
+		reads, renewals := a.etcd.Counts()[fake.Range], sent
+		time.Sleep(40 * time.Second) // the first half of which is without a read
+		require.LessOrEqual(t, a.etcd.Counts()[fake.Range]-reads, 100)
+		require.LessOrEqual(t, sent-renewals, 8)
 	})
 }
 

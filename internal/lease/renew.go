@@ -54,6 +54,7 @@ type keeper struct {
 	repeated    bool // the last one that has ended has failed
 	refused     bool // etcd has refused one since the last good answer
 	results     chan renewal
+	asking      chan struct{} // holds a token while one asks
 
 	verdict   verdict // of the last care
 	caring    bool
@@ -74,6 +75,7 @@ func (l *Lease) keep(granted time.Time) {
 		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
 		lastStarted: granted,
 		results:     make(chan renewal),
+		asking:      make(chan struct{}, 1),
 		cared:       make(chan cared, 1),
 		lastAudit:   granted,
 		audited:     make(chan bool, 1),
@@ -289,7 +291,7 @@ func (k *keeper) renew(started time.Time, r keepalive.Renewal) {
 	if err == nil {
 		p.etcd.Alive()
 		if k.confirmed(sent, epoch, revision, resp) {
-			err = k.ask(sent)
+			err = k.ask(sent, started.Add(over.Most))
 		}
 	}
 	if err == nil {
@@ -322,25 +324,34 @@ func (l *Lease) confirmed(
 }
 
 // ask finds out by a linearizable read what a confirmed renewal is worth, if that matters: no hold
-// relies on a lease that has no key. If no answer comes, the next renewal may do better, unless the
-// lease would be at risk by then.
-// (Do not wait until it is. With the second read, too, half of the attempts that the trust has room
-// for are gone. TestARenewalThatIsWorthNothingYetIsSentAgainSoon.)
-func (k *keeper) ask(sent *trust.Attempt) error {
+// relies on a lease that has no key. It asks until the time when that is worth nothing any more.
+// The keeper takes the renewal for unanswered meanwhile, and sends others. If those have to ask,
+// too, they wait: what a read shows is true of all that were answered before it.
+// (Do not give up sooner, for another renewal. Where most requests fail, that one and its read would
+// both have to be answered. TestAReadGoesOnForAsLongAsItMayHelp.)
+func (k *keeper) ask(sent *trust.Attempt, until time.Time) error {
 	p := k.pool
-	over := &attempt.BoundError{Of: "a read after a renewal", Most: p.etcd.Timeout}
-	ctx, cancel := context.WithTimeoutCause(k.ctx, over.Most, over)
+	over := &attempt.BoundError{Of: "a read after a renewal", Most: time.Until(until)}
+	ctx, cancel := context.WithDeadlineCause(k.ctx, until, over)
 	defer cancel()
 	key := k.key()
 	if key == "" {
+		return nil
+	}
+	select {
+	case k.asking <- struct{}{}:
+		defer func() { <-k.asking }()
+	case <-ctx.Done():
+	}
+	open, unread := k.isOpen(sent)
+	if !open {
 		return nil
 	}
 	// A member may be silent: the renewal's, or another. A read that fails at once is repeated as
 	// soon as a renewal.
 	retry := attempt.Backoff{Policy: attempt.Urgent, Most: k.plan.Soon()}
 	_, err := p.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
-	open, unread := false, false
-	k.trusts(func(*trust.Trust) { open, unread = sent.Open(), !k.isReadSafe(p.etcd.Epoch()) })
+	open, unread = k.isOpen(sent)
 	switch {
 	case err == nil && open && unread:
 		return errUnread
@@ -351,6 +362,13 @@ func (k *keeper) ask(sent *trust.Attempt) error {
 	default:
 		return nil
 	}
+}
+
+// isOpen reports whether it is open what a confirmed renewal is worth, and whether that is because
+// the keys of the holds are yet to be read.
+func (l *Lease) isOpen(sent *trust.Attempt) (open, unread bool) {
+	l.trusts(func(*trust.Trust) { open, unread = sent.Open(), !l.isReadSafe(l.pool.etcd.Epoch()) })
+	return open, unread
 }
 
 // renewalFailed notes that an attempt failed. The lease ends only if etcd says that it does
