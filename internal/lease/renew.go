@@ -16,6 +16,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/lease/trust"
 )
 
+// mostAsking is how many renewals of a lease ask at a time what they are worth.
+const mostAsking = 2
+
 // A renewal is the outcome of one attempt to renew.
 type renewal struct {
 	started time.Time
@@ -54,7 +57,7 @@ type keeper struct {
 	repeated    bool // the last one that has ended has failed
 	refused     bool // etcd has refused one since the last good answer
 	results     chan renewal
-	asking      chan struct{} // holds a token while one asks
+	asking      chan struct{} // has a token of each renewal that asks
 
 	verdict   verdict // of the last care
 	caring    bool
@@ -75,7 +78,7 @@ func (l *Lease) keep(granted time.Time) {
 		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
 		lastStarted: granted,
 		results:     make(chan renewal),
-		asking:      make(chan struct{}, 1),
+		asking:      make(chan struct{}, mostAsking),
 		cared:       make(chan cared, 1),
 		lastAudit:   granted,
 		audited:     make(chan bool, 1),
@@ -325,8 +328,8 @@ func (l *Lease) confirmed(
 
 // ask finds out by a linearizable read what a confirmed renewal is worth, if that matters: no hold
 // relies on a lease that has no key. It asks until the time when that is worth nothing any more.
-// The keeper takes the renewal for unanswered meanwhile, and sends others. If those have to ask,
-// too, they wait: what a read shows is true of all that were answered before it.
+// The keeper takes the renewal for unanswered meanwhile, and sends others. Two of them ask at a
+// time, and the rest wait: what a read shows is true of all that were answered before it.
 // (Do not give up sooner, for another renewal. Where most requests fail, that one and its read would
 // both have to be answered. TestAReadGoesOnForAsLongAsItMayHelp.)
 func (k *keeper) ask(sent *trust.Attempt, until time.Time) error {
