@@ -27,6 +27,8 @@ type company struct {
 	spare bool // they are keys that linger
 	puts  bool // their puts are under way
 	alien bool // one waits for keys that are of no process
+
+	nested bool // they are keys of nested names, all on one lease
 }
 
 const most = 65_535 // permits
@@ -278,5 +280,18 @@ var companies = []company{
 			})
 		}},
 	{name: "other processes read", come: func(w *world) { w.strangers(line.Shape{Kind: line.Read}) }},
+	{name: "a lock lingers beside keys of nested names", holds: true, nested: true,
+		come: func(w *world) {
+			w.nested()
+			w.lock(w.waits, name, etcdlock.WithLinger(time.Hour))
+		}},
+	{name: "reads hold beside keys of nested names", holds: true, nested: true,
+		come: func(w *world) {
+			w.nested()
+			rw := w.rw()
+			for range 2 {
+				w.came(rw.RLock(w.waits))
+			}
+		}},
 	{name: "other processes lock", come: func(w *world) { w.strangers(line.Shape{}) }},
 }

@@ -27,6 +27,7 @@ func waits(c company) bool   { return c.waits }
 func another(c company) bool { return c.other }
 func spare(c company) bool   { return c.spare }
 func alien(c company) bool   { return c.alien }
+func nested(c company) bool  { return c.nested }
 func inUse(c company) bool   { return !c.spare }
 func puts(c company) bool    { return c.puts }
 func inLine(c company) bool  { return c.waits && !c.puts }
@@ -94,6 +95,11 @@ var events = []event{
 		time.Sleep(time.Second)
 		countFromHere()
 		w.etcd.DeleteKey(w.etcd.Keys(name)[0])
+	}},
+	{"keys of nested names go", nested, one, func(w *world) {
+		time.Sleep(time.Second)
+		countFromHere()
+		w.etcd.RevokeLease(w.alien)
 	}},
 	{"all watches end", always, each, func(w *world) {
 		w.etcd.CancelWatches()

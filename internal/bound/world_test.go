@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/bound/steps"
@@ -34,6 +35,8 @@ type world struct {
 	s    *etcdlock.Session
 	all  []*etcdlock.Session // s, and those of other processes
 	left sync.WaitGroup      // goroutines of the test
+
+	alien clientv3.LeaseID // of the keys of nested names
 
 	waits context.Context // of the calls of the others
 	end   context.CancelFunc
@@ -184,6 +187,17 @@ func (w *world) names() []string {
 		names[i] = fmt.Sprint("name-", i)
 	}
 	return names
+}
+
+// nested puts n keys of names that nest in the one that the others want, of no Session.
+func (w *world) nested() {
+	granted, err := w.etcd.Client("strangers").Grant(context.Background(), 100_000)
+	require.NoError(w, err)
+	w.alien = granted.ID
+	for i := range w.n {
+		key := line.Key(fmt.Sprint(name, "/", i), uuid.New())
+		require.NoError(w, w.etcd.PutKey(key, granted.ID))
+	}
 }
 
 // strangers puts n keys of a shape, of no Session.

@@ -62,6 +62,17 @@ func Of(name string, kvs []*mvccpb.KeyValue) Line {
 	return l
 }
 
+// Below are the keys that may stand in line for the lock name, of those that were read, or put or
+// deleted, below it. It leaves out the keys of nested names: they may be many.
+func Below(name string, kvs []*mvccpb.KeyValue) (entries []Entry) {
+	for _, kv := range kvs {
+		if e := EntryOf(kv); e.MayStandIn(name) {
+			entries = append(entries, e)
+		}
+	}
+	return entries
+}
+
 // ByName is the lines of all locks whose keys were read.
 func ByName(kvs []*mvccpb.KeyValue) map[string]Line {
 	lines := make(map[string]Line)

@@ -130,6 +130,12 @@ var mutants = []mutant{
 		killers: []killer{inBound("another process has permits", "they come, and calls beside them")},
 	},
 	{
+		name:    "a view leaves out the keys of nested names with the mutex",
+		why:     "It knows its line there. But thousands of nested names may go at once, with a lease (rule 28).",
+		change:  in("view.apply").drop("told := _").after("_.mu.Lock()", "told := line.Below(v.line.Name, keys)"),
+		killers: []killer{inBound("a lock lingers beside keys of nested names", "keys of nested names go")},
+	},
+	{
 		name:    "a late answer revives the lease",
 		why:     "etcd says that the lease lives, so nobody else had the lock. But nobody has looked yet, and the trust was over: etcd may have given the lock away since (rule 1).",
 		change:  in("lease.Lease.trusts").replace("_self.overSafe(_)", "_self.over"),
@@ -2255,9 +2261,9 @@ var mutants = []mutant{
 		why:  "The view has the create revisions of those in line. But a recall leaves these alone.",
 		change: in("queue.view.apply").before("if _e.Mod <= _.at",
 			"_e = line.Entry{Key: _e.Key, Rev: _e.Rev, Lease: _e.Lease, Mod: _e.Mod}").
-			in("queue.view.readLocked").after("_e := line.EntryOf(_)",
+			in("queue.view.readLocked").before("if _e.StandsIn(_)",
 			"_e = line.Entry{Key: _e.Key, Rev: _e.Rev, Lease: _e.Lease, Mod: _e.Mod}").
-			after("_own, _ := line.Find(_...)",
+			after("_own = keys[_]",
 				"_own = line.Entry{Key: _own.Key, Rev: _own.Rev, Lease: _own.Lease, Mod: _own.Mod}"),
 		killers: []killer{inArea("holders", "TestAWaiterMayBeRecalled"),
 			inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},

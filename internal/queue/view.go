@@ -8,6 +8,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
@@ -229,29 +230,33 @@ func (v *view) endLocked() {
 
 // apply brings the view up to date with events.
 func (v *view) apply(events []*clientv3.Event) {
+	keys := make([]*mvccpb.KeyValue, len(events))
+	last := int64(0)
+	for i, event := range events {
+		keys[i], last = event.Kv, max(last, event.Kv.GetModRevision())
+	}
+	told := line.Below(v.line.Name, keys)
 	v.line.keys.mu.Lock()
 	defer v.line.keys.mu.Unlock()
 	if v.isOverLocked() {
 		return // it has ended meanwhile
 	}
 	v.missed = false
-	at := v.at
-	for _, event := range events {
-		e := line.EntryOf(event.Kv)
+	for _, e := range told {
 		if e.Mod <= v.at {
 			continue // known from the read
 		}
-		at = max(at, e.Mod)
 		if e.StandsIn(v.line.Name) {
 			v.keys[e.Key] = e
 			v.line.meetsLocked(e.Longest())
-		} else if delete(v.keys, e.Key); e.MayStandIn(v.line.Name) {
+		} else {
+			delete(v.keys, e.Key)
 			v.gone = append(v.gone, e)
 		}
 		v.line.keys.observedLocked(e)
 	}
-	v.at = at
-	v.line.keys.etcd.Reached(at)
+	v.at = max(v.at, last)
+	v.line.keys.etcd.Reached(v.at)
 	if v.isTooLongLocked() {
 		return
 	}
@@ -356,6 +361,10 @@ func (v *view) readLine(watched bool) (goesOn bool) {
 	if err == nil && read.Ranges[0].More && len(line.Of(v.line.Name, read.Ranges[0].Kvs)) <= longLine {
 		read, err = v.readKeys() // those were mostly strays
 	}
+	var keys []line.Entry
+	if err == nil {
+		keys = line.Below(v.line.Name, read.Ranges[0].Kvs)
+	}
 	v.line.keys.mu.Lock()
 	defer v.line.keys.mu.Unlock()
 	switch {
@@ -368,7 +377,7 @@ func (v *view) readLine(watched bool) (goesOn bool) {
 		}
 		v.endLocked() // it wakes the waiter of now, and affects none that comes later
 	}
-	if err != nil || v.isOverLocked() || !v.readLocked(read) {
+	if err != nil || v.isOverLocked() || !v.readLocked(keys, read.Header.GetRevision()) {
 		return false
 	}
 	if watched {
@@ -379,17 +388,15 @@ func (v *view) readLine(watched bool) (goesOn bool) {
 	return true
 }
 
-// readLocked brings the view up to date by the answer to a read of the line. It reports false if
-// the view is over.
-func (v *view) readLocked(read etcd.Reading) (goesOn bool) {
-	at := read.Header.GetRevision()
+// readLocked brings the view up to date by the keys that a read of the line has shown at a
+// revision. It reports false if the view is over.
+func (v *view) readLocked(keys []line.Entry, at int64) (goesOn bool) {
 	if at < v.at {
 		return true // events have told more
 	}
 	known := v.keys
-	v.keys = make(map[string]line.Entry, len(read.Ranges[0].Kvs))
-	for _, kv := range read.Ranges[0].Kvs {
-		e := line.EntryOf(kv)
+	v.keys = make(map[string]line.Entry, len(keys))
+	for _, e := range keys {
 		if e.StandsIn(v.line.Name) {
 			v.keys[e.Key] = e
 			v.line.meetsLocked(e.Longest())
@@ -404,7 +411,10 @@ func (v *view) readLocked(read etcd.Reading) (goesOn bool) {
 	v.missed = v.missed || !maps.EqualFunc(known, v.keys, same)
 	v.at, v.read = at, at
 	if p := v.ownLocked(); p != nil && !v.partial {
-		own, _ := line.Find(read.Ranges[0].Kvs, p.Ticket.Key)
+		own := line.Entry{Key: p.Ticket.Key}
+		if i := slices.IndexFunc(keys, func(e line.Entry) bool { return e.Key == own.Key }); i >= 0 {
+			own = keys[i]
+		}
 		p.observedLocked(ticket.Observation{Entry: own, At: at})
 	}
 	v.judgeLocked()
