@@ -589,6 +589,13 @@ var mutants = []mutant{
 		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
 	},
 	{
+		name: "the view of a key is asked for once the key is known to be held",
+		why:  "No other key is watched. But a view from before a set-back ends then, with the key that lingers by it, and the watch of that lasts as long as the Session (rule 22).",
+		change: in("queue.Account.coverHoldsLocked").drop("v := _.viewLocked()").
+			before("viewed := _", "v := p.line.viewLocked()"),
+		killers: []killer{core("queue", "TestAKeyThatIsGivenUpWithItsViewIsNotWatched")},
+	},
+	{
 		name: "nobody watches the keys of holds",
 		why:  "The audits show a loss. But they are seldom (rule 5).",
 		change: in("queue.Account.coverHoldsLocked").drop("if _.watch == nil").

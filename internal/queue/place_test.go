@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -87,6 +88,30 @@ func TestAWaitWhoseSessionIsClosedSaysSo(t *testing.T) {
 		p.tellLocked()
 		s.mu.Unlock()
 		require.Equal(t, errClosed, w.StayFirst(t.Context(), p, nil))
+	})
+}
+
+// A set-back ends the view by which a key lingers, as soon as it is asked for: then the key is given
+// up. If the audit asks first, which has the keys of holds watched, it does not begin to watch that
+// one: such a watch would last as long as the Session.
+func TestAKeyThatIsGivenUpWithItsViewIsNotWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := fake.NewServer()
+		s := newSession(t, server.Client("a"))
+		s.put(t, s.take(t, line.Shape{}))
+		s.mu.Lock()
+		s.line.WatchLocked(false)
+		s.place.HoldLocked(true, time.Now())
+		s.place.Refs, s.lingers = 0, true
+		s.mu.Unlock()
+		time.Sleep(2 * watchAfter)
+		server.Restore(server.Snapshot(), 2)
+		_, err := s.etcd.Read(t.Context(), etcd.Range("any"))
+		require.NoError(t, err)
+		synctest.Wait()
+		require.False(t, s.lingers)
+		require.Nil(t, s.place.watch)
+		require.Zero(t, server.Watches())
 	})
 }
 

@@ -107,7 +107,12 @@ func (s *session) LingeringLocked() *Place {
 	}
 	return nil
 }
-func (s *session) GiveWayLocked()     {}
+func (s *session) GiveWayLocked() {
+	if s.lingers {
+		s.lingers = false
+		s.place.AbandonLocked(false)
+	}
+}
 func (s *session) SharesLocked() bool { return false }
 func (s *session) MarkLocked()        {}
 func (s *session) RefuseLocked(error) {}
