@@ -9,6 +9,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/follow"
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -101,7 +102,10 @@ func (a *asking) run() {
 		if q.follows {
 			if err := a.follow(q); err != nil {
 				q.failed(err)
-				<-a.ctx.Done() // the waits are refused the same
+				select {
+				case <-time.After(etcd.DeniedRest): // an operator may give the right back
+				case <-a.ctx.Done(): // mostly soon: what etcd refuses to read ends the waits in its line
+				}
 			}
 			continue
 		}

@@ -1994,6 +1994,12 @@ var mutants = []mutant{
 	// ---- waits that ask
 
 	{
+		name:    "a wait that may not read who holds asks no more",
+		why:     "Etcd refuses the wait, too. But behind permits of its own Session it asks etcd for nothing.",
+		change:  in("asking.run").after("_.failed(_)", "<-a.ctx.Done()"),
+		killers: []killer{inArea("holders", "TestAWaitThatMayNotReadAsksOnceItMay")},
+	},
+	{
 		name:   "a wait asks the contenders before it, and not those that hold",
 		why:    "All of them are in its way. But one that waits cannot give way, and a hold that begins with a request has less than its grace.",
 		change: in("asking.ask").replace("_seen.Line.Holding()", "_seen.Line.Before(q.own)"),

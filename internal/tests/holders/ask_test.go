@@ -592,6 +592,35 @@ func TestARequestThatFailsHarmsNoWait(t *testing.T) {
 	}
 }
 
+// A wait may go on though etcd has refused to tell it who holds: behind permits of its own Session
+// it asks etcd for nothing else. Once the right to read is given back, it asks.
+func TestAWaitThatMayNotReadAsksOnceItMay(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		other := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "a"), 2, tests.Listens)
+		first := tests.AcquireWithin(t, other, 1, time.Second)
+		hold := first.Context(context.Background())
+		s := tests.SessionOf(t, etcd, "b")
+		own := tests.AcquireWithin(t, tests.SemaphoreOf(t, s, 2), 1, time.Second)
+		time.Sleep(tests.WatchedBy)
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Process == "b" && c.Method == fake.Range {
+				return fake.Effect{Before: tests.PermissionDenied}
+			}
+			return fake.Effect{}
+		})
+		mu := contract.MutexOf(t, s, "n", asks)
+		in := tests.LockLater(mu)
+		time.Sleep(time.Second)
+		tests.StillWaits(t, in, "permits are held")
+		etcd.Intercept(nil)
+		require.Less(t, tests.RecalledAfter(t, hold, time.Now()), 2*time.Minute)
+		tests.UnlockAll(t, own)
+		require.NoError(t, first.Unlock(context.Background()))
+		require.NoError(t, tests.SoonOr(t, in, "the wait is not over"))
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
+}
+
 // The request ends with the wait, and with the Session: nothing is written later.
 func TestARequestEndsWithTheWait(t *testing.T) {
 	for _, closes := range []bool{false, true} {
