@@ -177,6 +177,22 @@ func (all settlesAll) SettleLocked() {
 	all.markedLines.SettleLocked()
 }
 
+// A closesAmid is a Settler that has its Session closed, as by another goroutine, once a Lock is.
+type closesAmid struct {
+	*markedLines
+	m *Lock
+}
+
+// CloseSessionAmid has the Session of m closed while m is being closed, which holds something yet.
+func (m *Lock) CloseSessionAmid() { m.s.mu.Settler = closesAmid{&m.s.marked, m} }
+
+func (c closesAmid) SettleLocked() {
+	if s := c.m.s; c.m.closed && !s.leases.ClosedLocked() {
+		s.closeLocked()
+	}
+	c.markedLines.SettleLocked()
+}
+
 // RequireRefused fails if TryRLock or TryAcquire waits for another contender.
 func (s *Session) RequireRefused(t *testing.T) {
 	synctest.Wait()

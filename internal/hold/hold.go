@@ -272,7 +272,11 @@ func (h *Hold) checkLocked(now time.Time) error {
 	l.CheckLocked(now)
 	cause := h.life.Cause(now)
 	if h.m.s.leases.ClosedLocked() {
-		h.closeLocked()
+		if endedBefore := h.closeLocked(); !endedBefore {
+			for _, o := range h.all {
+				o.reportReleased() // its key goes with the lease
+			}
+		}
 		return h.life.Cause(now)
 	}
 	if h.state >= holdEnded {
@@ -399,11 +403,7 @@ func (p *place) EndContexts() {
 
 // closeLocked ends h for all Mutexes that nest in it.
 func (h *Hold) closeLocked() (endedBefore bool) {
-	if endedBefore = h.endLocked(errs.Closed); !endedBefore && h.m.s.leases.ClosedLocked() {
-		for _, o := range h.all {
-			o.reportReleased() // its key goes with the lease
-		}
-	}
+	endedBefore = h.endLocked(errs.Closed)
 	for _, o := range h.all {
 		o.depth = 0 // its Unlock returns ErrNotHeld
 	}

@@ -326,3 +326,27 @@ func TestTheDefaultMarginIsAnEighthOfTheGrantedTTLButNotTooLittle(t *testing.T) 
 		require.Equal(t, time.Minute, (&hold.Config{Margin: time.Minute}).MarginOf(granted))
 	}
 }
+
+// A Mutex may be closed while its Session is. Then the hold ends once, too: the Trace is told of one
+// end.
+func TestAHoldThatEndsWithItsMutexAndItsSessionIsToldToEndOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd, ended := fake.NewServer(), 0
+		s, err := etcdlock.NewSession(etcd.Client("a"), etcdlock.WithTrace(&etcdlock.Trace{
+			Released: func(context.Context, etcdlock.ReleasedEvent) { ended++ },
+		}))
+		require.NoError(t, err)
+		m, err := s.Mutex("n")
+		require.NoError(t, err)
+		require.NoError(t, m.Lock(t.Context()))
+		ctx := m.Context(t.Context())
+		hold.LockOf(m).CloseSessionAmid()
+		require.NoError(t, m.Close(t.Context()))
+		require.ErrorIs(t, context.Cause(ctx), etcdlock.ErrClosed)
+		require.NoError(t, s.Close(t.Context()))
+		synctest.Wait()
+		require.Equal(t, 1, ended)
+		require.Empty(t, etcd.Keys(""))
+		require.Empty(t, etcd.Leases())
+	})
+}

@@ -2401,6 +2401,14 @@ var mutants = []mutant{
 		killers: []killer{inSim("TestALeaseOfAKeyThatDoesNotStayIsGivenBack")},
 	},
 	{
+		name: "a hold that Close ends is told to be over though its release tells it",
+		why:  "Its key goes with the lease of a Session that is closed. But a Close of its Mutex may have begun before, and releases it.",
+		change: in("Hold.checkLocked").never("!endedBefore").
+			in("Hold.closeLocked").after("endedBefore = _",
+			"if !endedBefore && h.m.s.leases.ClosedLocked() { for _, o := range h.all { o.reportReleased() } }"),
+		killers: []killer{core("hold", "TestAHoldThatEndsWithItsMutexAndItsSessionIsToldToEndOnce")},
+	},
+	{
 		name:    "Close leaves the lease of a key that may stay",
 		why:     "Its time is not over, and the key may be there. But Close removes the key, and the lease is left (rule 22).",
 		change:  in("stay.closeLocked").drop("stayUnsure"),
