@@ -327,8 +327,8 @@ func TestTheDefaultMarginIsAnEighthOfTheGrantedTTLButNotTooLittle(t *testing.T) 
 	}
 }
 
-// A Mutex may be closed while its Session is. Then the hold ends once, too: the Trace is told of one
-// end.
+// A Mutex may be closed while its Session is. Then the hold ends once, too: the Trace is told of
+// one end.
 func TestAHoldThatEndsWithItsMutexAndItsSessionIsToldToEndOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd, ended := fake.NewServer(), 0

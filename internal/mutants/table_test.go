@@ -130,10 +130,12 @@ var mutants = []mutant{
 		killers: []killer{inBound("another process has permits", "they come, and calls beside them")},
 	},
 	{
-		name:    "a view leaves out the keys of nested names with the mutex",
-		why:     "It knows its line there. But thousands of nested names may go at once, with a lease (rule 28).",
-		change:  in("view.apply").drop("told := _").after("_.mu.Lock()", "told := line.Below(v.line.Name, keys)"),
-		killers: []killer{inBound("a lock lingers beside keys of nested names", "keys of nested names go")},
+		name: "a view leaves out the keys of nested names with the mutex",
+		why:  "It knows its line there. But thousands of nested names may go at once, with a lease (rule 28).",
+		change: in("view.apply").drop("told := _").
+			after("_.mu.Lock()", "told := line.Below(v.line.Name, keys)"),
+		killers: []killer{
+			inBound("a lock lingers beside keys of nested names", "keys of nested names go")},
 	},
 	{
 		name:    "a late answer revives the lease",

@@ -63,8 +63,8 @@ type coverage struct {
 // coverHoldsLocked begins to watch the keys of holds that last and that no view covers. It returns
 // what covers all keys then.
 //
-// Do not ask for the view of a key that is known to be held: a view from before a set-back ends, and
-// gives up the key that lingers by it. (TestAKeyThatIsGivenUpWithItsViewIsNotWatched.)
+// Do not ask for the view of a key once it is known to be held: a view from before a set-back ends,
+// and gives up the key that lingers by it. (TestAKeyThatIsGivenUpWithItsViewIsNotWatched.)
 func (a *Account) coverHoldsLocked(now time.Time) coverage {
 	c, some := coverage{watched: true, rechecked: true}, false
 	for _, p := range a.places {

@@ -91,9 +91,9 @@ func TestAWaitWhoseSessionIsClosedSaysSo(t *testing.T) {
 	})
 }
 
-// A set-back ends the view by which a key lingers, as soon as it is asked for: then the key is given
-// up. If the audit asks first, which has the keys of holds watched, it does not begin to watch that
-// one: such a watch would last as long as the Session.
+// A set-back ends the view by which a key lingers, as soon as the view is asked for. Then the key
+// is given up. The audit, which has the keys of holds watched, may be the first to ask. It does not
+// begin to watch that key: such a watch would last as long as the Session.
 func TestAKeyThatIsGivenUpWithItsViewIsNotWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := fake.NewServer()
