@@ -330,8 +330,8 @@ func (l *Lease) confirmed(
 // relies on a lease that has no key. It asks until the time when that is worth nothing any more.
 // The keeper takes the renewal for unanswered meanwhile, and sends others. Two of them ask at a
 // time, and the rest wait: what a read shows is true of all that were answered before it.
-// (Do not give up sooner, for another renewal. Where most requests fail, that one and its read would
-// both have to be answered. TestAReadGoesOnForAsLongAsItMayHelp.)
+// (Do not give up sooner, for another renewal. Where most requests fail, that one and its read
+// would both have to be answered. TestAReadGoesOnForAsLongAsItMayHelp.)
 func (k *keeper) ask(sent *trust.Attempt, until time.Time) error {
 	p := k.pool
 	over := &attempt.BoundError{Of: "a read after a renewal", Most: time.Until(until)}

@@ -249,9 +249,10 @@ var mutants = []mutant{
 		killers: []killer{core("hold", "TestErrorsThatComeBackAtOnceLoseNoHold")},
 	},
 	{
-		name:    "the read of what a renewal is worth is given up for another renewal",
-		why:     "A member may be silent, and the renewal's bound is long. But then both the next renewal and its read have to be answered, where one answer was enough (rule 13).",
-		change:  in("lease.keeper.ask").replace("context.WithDeadlineCause(_k.ctx, _until, _over)", "context.WithTimeoutCause(_k.ctx, 2*time.Second, _over)"),
+		name: "the read of what a renewal is worth is given up for another renewal",
+		why:  "A member may be silent, and the renewal's bound is long. But then both the next renewal and its read have to be answered, where one answer was enough (rule 13).",
+		change: in("lease.keeper.ask").replace("context.WithDeadlineCause(_k.ctx, _until, _over)",
+			"context.WithTimeoutCause(_k.ctx, 2*time.Second, _over)"),
 		killers: []killer{core("hold", "TestAReadGoesOnForAsLongAsItMayHelp")},
 	},
 	{
