@@ -181,9 +181,12 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 	if s.leases.ClosedLocked() || m.closed {
 		return errs.Failed("lock", m.name, errs.Closed)
 	}
-	if c.Try {
-		if locked := c.busyAtHomeLocked(); locked != nil {
-			return errs.Locked(locked)
+	for _, o := range c.all {
+		o.local = lineAtLocked(s, o.m.name)
+		if o.Try {
+			if locked := o.busyAtHomeLocked(); locked != nil {
+				return errs.Locked(locked)
+			}
 		}
 	}
 	if clientClosed {
@@ -191,7 +194,6 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 	}
 	own := true
 	for _, o := range c.all {
-		o.local = lineAtLocked(s, o.m.name)
 		way := o.wayInLocked()
 		o.enterLocked(way, cancel)
 		own = own && (way == owns || way == steps)
@@ -202,17 +204,17 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 	return nil
 }
 
-// busyAtHomeLocked is what is in the way of a call that only tries, and is refused without a
-// request; otherwise it is nil.
+// busyAtHomeLocked is what is in the way of c, which only tries, if it is refused without a
+// request; otherwise it is nil. The delay of a set-back is in the way of a claim that may not hold
+// at a key that was held before.
 func (c *claim) busyAtHomeLocked() *Busy {
-	for _, o := range c.all {
-		n := c.m.s.lines[o.m.name]
-		if n != nil && n.queue.Owner() != nil && !n.mayAdmitLocked(o) {
-			return n.busyLocked(nil)
-		}
-		if delay := o.delayOfTryLocked(n); delay > 0 {
-			return busyBehind(o.m.name, line.None, delay)
-		}
+	n := c.local
+	if n.queue.Owner() != nil && !n.mayAdmitLocked(c) {
+		return n.busyLocked(nil)
+	}
+	delay := n.DelayLocked(time.Now())
+	if delay > 0 && (c.Kind == line.Permit || c.wayInLocked() == owns) {
+		return busyBehind(n.Name, line.None, delay)
 	}
 	return nil
 }

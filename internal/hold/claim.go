@@ -125,20 +125,6 @@ func (c *claim) wayInLocked() wayIn {
 	}
 }
 
-// delayOfTryLocked is for how long c, which comes and only tries, would have to wait because etcd
-// was set back, as far as that is known: nothing if it may get a hold at a key that was held
-// before. n is its line, nil if there is none.
-func (c *claim) delayOfTryLocked(n *localLine) time.Duration {
-	if n == nil {
-		return c.m.s.keys.DelayLocked(time.Now())
-	}
-	c.local = n
-	if c.Kind == line.Read && n.queue.Owner() != nil || c.wayInLocked() == takesOver {
-		return 0
-	}
-	return n.DelayLocked(time.Now())
-}
-
 // enterLocked brings c into its line by a way. cancel ends its wait, unless it has none.
 func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 	n := c.local

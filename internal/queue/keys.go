@@ -176,15 +176,3 @@ func (k *Keys) recheckAfter(relied time.Time, contenders int) time.Duration {
 	from, to := recheck.Period(time.Since(relied), k.TTL, contenders)
 	return k.etcd.Seldom(from) + rand.N(to-from+1)
 }
-
-// DelayLocked is for how long no hold begins in a line that the Session does not know.
-func (k *Keys) DelayLocked(now time.Time) time.Duration {
-	return k.rest.left(now, k.setBack)
-}
-
-// delayLocked begins the lock delay of all lines, as etcd was found set back. It returns when the
-// last one ends, or would with the longest TTL that the Session has met.
-func (k *Keys) delayLocked(present *etcd.Epoch) (until time.Time) {
-	k.setBack = setBack{present.Noticed, k.Leases.LongestTTL()}
-	return present.Noticed.Add(max(k.setBack.own, k.met))
-}

@@ -21,10 +21,12 @@ func (k *Keys) TenantsLocked(granted *lease.Lease) lease.Tenants {
 }
 
 // SetBackLocked follows the end of an epoch: every place is read before it counts again, names of
-// keys are drawn again, and views and watches begin again. No hold begins until a time, but at keys
-// that were held before. What concerns each line and each place follows soon: FollowSetBack.
+// keys are drawn again, and views and watches begin again. The lock delay of all lines begins: the
+// last one ends at until, or would with the longest TTL that the Session has met. What concerns
+// each line and each place follows soon: FollowSetBack.
 func (k *Keys) SetBackLocked(present *etcd.Epoch) (until time.Time) {
-	until = k.delayLocked(present)
+	k.setBack = setBack{present.Noticed, k.Leases.LongestTTL()}
+	until = present.Noticed.Add(max(k.setBack.own, k.met))
 	k.suspectLocked()
 	if !k.verifying && !k.Leases.ClosedLocked() {
 		k.verifying = true
