@@ -58,7 +58,7 @@ func (a *Account) TakeLocked(p *Place, of Seat) {
 		Account: a, Lease: a.lease, keys: a.keys,
 		line: of.Line, owner: of.Owner, listens: of.Listens,
 	}
-	slot := of.Line.slotsLocked(of.Shape).Free(a.lease, of.Shape.Kind)
+	slot := of.Line.slots.Free(a.lease, a.keys.etcd.Epoch(), of.Shape)
 	draw := func(name string) string { return a.draw(name, of.Shape) }
 	p.Ticket = ticket.New(of.Line.Name, int64(a.lease.ID), slot, draw)
 	a.places[p.Ticket.Key] = p

@@ -17,9 +17,8 @@ type Line struct {
 	keys  *Keys
 	local Local
 
-	slots map[line.Shape]*ticket.Slots // names of keys
-	drawn *etcd.Epoch                  // in which these were drawn
-	view  *view                        // nil while none is needed
+	slots ticket.Slots // names of keys
+	view  *view        // nil while none is needed
 
 	// What the next place may expect there.
 	crowded bool          // the line was long when the last one was put
@@ -70,23 +69,6 @@ type Local interface {
 // Init makes n the line for a name.
 func (n *Line) Init(k *Keys, name string, local Local) {
 	n.keys, n.Name, n.local, n.delay = k, name, local, k.rest
-}
-
-// slotsLocked are the names of n's keys of a shape. Few shapes are in use at a time.
-func (n *Line) slotsLocked(shape line.Shape) *ticket.Slots {
-	const many = 16
-	if present := n.keys.etcd.Epoch(); n.drawn != present {
-		n.slots, n.drawn = nil, present // a key of such a name may be back
-	}
-	slots := n.slots[shape]
-	if slots == nil {
-		if n.slots == nil || len(n.slots) >= many {
-			n.slots = make(map[line.Shape]*ticket.Slots)
-		}
-		slots = &ticket.Slots{}
-		n.slots[shape] = slots
-	}
-	return slots
 }
 
 // IdleLocked reports whether nothing watches the line.

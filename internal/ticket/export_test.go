@@ -25,7 +25,7 @@ func (t *Ticket) Copy(slot func(*Slot) *Slot) Ticket {
 
 // Copy returns s in a copied world, and a function that finds a slot of s there.
 func (s *Slots) Copy() (c Slots, slot func(*Slot) (*Slot, bool)) {
-	c.on = s.on
+	c.on, c.in = s.on, s.in
 	for _, old := range s.slots {
 		c.slots = append(c.slots, old.Once())
 	}
@@ -98,10 +98,11 @@ func (s *Slot) Append(b []byte) []byte {
 // Append appends all that there is of s.
 func (s *Slots) Append(b []byte) []byte {
 	on, _ := s.on.(int64)
+	in, _ := s.in.(int)
 	for _, slot := range s.slots {
 		b = slot.Append(b)
 	}
-	return binary.AppendVarint(append(b, 0xff), on)
+	return binary.AppendVarint(binary.AppendVarint(append(b, 0xff), on), int64(in))
 }
 
 // Append appends all that there is of e, except its ticket.

@@ -428,7 +428,7 @@ type lease struct {
 type session struct {
 	queue   *turn.Queue[int, int]
 	waiters []*turn.Waiter[int] // by claim, nil for the claims of other Sessions
-	slots   map[line.Shape]*ticket.Slots
+	slots   ticket.Slots
 	leases  []lease // the last one is in use
 	drawn   int
 	epoch   int // how many set-backs it knows of
@@ -439,17 +439,11 @@ type session struct {
 func (s *session) copy(key, handed int) (c session, slot func(*ticket.Slot) *ticket.Slot) {
 	c = *s
 	c.leases = slices.Clone(s.leases)
-	var of []func(*ticket.Slot) (*ticket.Slot, bool)
-	c.slots = make(map[line.Shape]*ticket.Slots, len(s.slots))
-	for shape, slots := range s.slots {
-		copied, where := slots.Copy()
-		c.slots[shape], of = &copied, append(of, where)
-	}
+	copied, where := s.slots.Copy()
+	c.slots = copied
 	slot = func(old *ticket.Slot) *ticket.Slot {
-		for _, of := range of {
-			if slot, found := of(old); found {
-				return slot
-			}
+		if slot, found := where(old); found {
+			return slot
 		}
 		return old.Once()
 	}
@@ -662,11 +656,7 @@ func (w *world) append(b []byte) []byte {
 		for claim := range s.queue.Having() {
 			b = append(b, byte(claim))
 		}
-		for claim, waiter := range s.waiters {
-			if slots := s.slots[w.shape(claim)]; waiter != nil && slots != nil {
-				b = slots.Append(append(b, 0xfe)) // slots of one shape are there more than once
-			}
-		}
+		b = s.slots.Append(append(b, 0xfe))
 	}
 	for _, c := range w.claims {
 		b = append(b, byte(c.standing), byte(c.rounds), byte(c.ticket), bits(c.ended))

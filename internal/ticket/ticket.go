@@ -431,38 +431,38 @@ type Slot struct {
 	busy  bool
 }
 
-// Slots are the slots of one name and shape, for keys on one lease. Beyond most of them a
-// slot is used once.
+// mostSlots is how many slots a name has at most. Beyond them a slot is used once. Two are enough
+// for one key at a time, since a transaction may not delete and put the same key. Permits may be
+// many.
+const mostSlots = 64
+
+// Slots are the slots of one name, for keys on one lease that were drawn in one epoch.
 type Slots struct {
-	on    any // the lease
-	slots []*Slot
+	on, in any // the lease, and the epoch
+	slots  []*Slot
 }
 
-// most is how many slots there are of a kind. Two are enough for one key at a time, since a
-// transaction may not delete and put the same key. Permits may be many.
-func most(k line.Kind) int {
-	if k == line.Permit {
-		return 64
+// Free returns a slot that is not busy, for a key of a shape on a lease. It forgets the names that
+// were drawn in an earlier epoch: a key of such a name may be back.
+func (s *Slots) Free(on, in any, shape line.Shape) *Slot {
+	if s.on != on || s.in != in {
+		*s = Slots{on: on, in: in}
 	}
-	return 2
-}
-
-// Free returns a slot that is not busy, for a key on the given lease.
-func (s *Slots) Free(on any, k line.Kind) *Slot {
-	if s.on != on {
-		s.on, s.slots = on, nil
-	}
-	for _, slot := range s.slots {
-		if !slot.busy {
+	unlike := -1
+	for i, slot := range s.slots {
+		switch {
+		case slot.busy:
+		case slot.key == "" || slot.shape == shape:
 			return slot
+		default:
+			unlike = i
 		}
 	}
 	slot := &Slot{}
-	if len(s.slots) < most(k) {
+	if len(s.slots) < mostSlots {
 		s.slots = append(s.slots, slot)
+	} else if unlike >= 0 {
+		s.slots[unlike] = slot
 	}
 	return slot
 }
-
-// Forget forgets all names, so that new ones are drawn.
-func (s *Slots) Forget() { s.on = nil }

@@ -102,7 +102,6 @@ func newWorld(set *setting) *world {
 		for len(w.sessions) <= g.home {
 			w.sessions = append(w.sessions, session{
 				queue: &turn.Queue[int, int]{}, waiters: make([]*turn.Waiter[int], len(set.claims)),
-				slots: make(map[line.Shape]*ticket.Slots),
 			})
 		}
 		w.sessions[g.home].waiters[i] = w.newWaiter(i)
@@ -132,9 +131,6 @@ func (w *world) stale(e *entry) bool { return e.epoch != w.sessionOf(e).epoch }
 func (w *world) hear(home int) {
 	if s := &w.sessions[home]; s.epoch != w.etcd.backs {
 		s.epoch = w.etcd.backs
-		for _, slots := range s.slots {
-			slots.Forget()
-		}
 		w.giveWay(s)
 	}
 }
@@ -192,10 +188,7 @@ func (w *world) take(claim int) int {
 	l := s.leases[len(s.leases)-1]
 	e := &entry{claim: claim, using: true, next: none, after: none, unqueued: none}
 	shape := w.shape(claim)
-	if s.slots[shape] == nil {
-		s.slots[shape] = &ticket.Slots{}
-	}
-	e.ticket = ticket.New(name, l.id, s.slots[shape].Free(l.id, shape.Kind), func(string) string {
+	e.ticket = ticket.New(name, l.id, s.slots.Free(l.id, s.epoch, shape), func(string) string {
 		s.drawn++
 		id, _ := line.Draw(uuid.UUID{15: byte(w.home(claim)<<4 | s.drawn)}, shape)
 		return line.Key(name, id)
