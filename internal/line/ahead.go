@@ -66,11 +66,11 @@ func Before(name string, own Entry, enough int, newest ...*pb.RangeResponse) Ahe
 	}
 	contenders, a := merge(name, newest)
 	a.Last = contenders.Blocking(own)
-	a.permits(contenders, own)
 	if own.Rev != 0 {
 		a.About--
 	}
-	if a.own.Kind == Permit {
+	if own.Kind() == Permit {
+		a.permits(contenders, own)
 		enough = 1
 	}
 	a.Reading = All
@@ -93,17 +93,13 @@ func (a *Ahead) ifEnough(r Reading, enough int) Reading {
 // mostUnlike is how many other limits an Ahead tells of: a limit is mostly changed once.
 const mostUnlike = 8
 
-// permits records the shape of own if it is a permit, and which permits ahead are Unlike.
+// permits records the shape of own, a permit, and which permits ahead are Unlike.
 func (a *Ahead) permits(l Line, own Entry) {
-	s := own.Shape()
-	if s.Kind != Permit {
-		return
-	}
-	a.own = s
+	a.own = own.Shape()
 	for _, e := range l.Before(own) {
 		limit := e.Shape().Limit
 		same := func(o Entry) bool { return o.Shape().Limit == limit }
-		if limit != 0 && limit != s.Limit && len(a.Unlike) < mostUnlike &&
+		if limit != 0 && limit != a.own.Limit && len(a.Unlike) < mostUnlike &&
 			!slices.ContainsFunc(a.Unlike, same) {
 			a.Unlike = append(a.Unlike, e)
 		}
@@ -165,6 +161,8 @@ func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int)
 	}
 	if whole {
 		a.Last, a.Reading = blocking, All
+	}
+	if whole && own.Kind() == Permit {
 		a.permits(contenders, own)
 	}
 	if len(before) > 0 && (!whole || len(blocking) == 0 || before[0].Rev != blocking[0].Rev) {

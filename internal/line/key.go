@@ -27,11 +27,15 @@ func ParseKey(key string) (name string, id uuid.UUID, ok bool) {
 	return name, id, err == nil
 }
 
-// StandsIn reports whether e stands in line for the lock name. Other keys block no contender: keys
-// without a lease, keys of nested names, and whatever else people keep below the prefix.
+// StandsIn reports whether e stands in line for the lock name: whether the rest of its key is a
+// canonical UUID in lower case, of whatever version, as this library puts it, or its own lease in
+// hexadecimal, as concurrency.Mutex, etcdctl lock and the server's lock service put it. See Kind
+// for the versions. Other keys block no contender: keys without a lease, keys of nested names, and
+// whatever else people keep below the prefix.
 func (e Entry) StandsIn(name string) bool {
 	tail, below := strings.CutPrefix(e.Key, name)
-	return below && e.Lease != 0 && tail != "" && tail[0] == '/' && isTail(tail[1:], e.Lease)
+	return below && e.Lease != 0 && tail != "" && tail[0] == '/' &&
+		(isUUID(tail[1:]) || tail[1:] == strconv.FormatInt(e.Lease, 16))
 }
 
 // MayStandIn reports whether e, whose lease is unknown, could stand in line for the lock
@@ -70,13 +74,6 @@ func (e Entry) Name() (name string, ok bool) {
 func cut(key string) (name, tail string) {
 	slash := strings.LastIndexByte(key, '/')
 	return key[:max(slash, 0)], key[slash+1:]
-}
-
-// isTail reports whether tail is how a contender's key ends: a canonical UUID in lower case,
-// of whatever version, as this library puts it, or the key's own lease in hexadecimal, as
-// concurrency.Mutex, etcdctl lock and the server's lock service put it. See Kind for the versions.
-func isTail(tail string, lease int64) bool {
-	return isUUID(tail) || tail == strconv.FormatInt(lease, 16)
 }
 
 // isUUID reports whether tail is a UUID as this library puts it: canonical, in lower case.

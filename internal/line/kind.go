@@ -118,16 +118,17 @@ const OfReads = 1
 
 // Permits is the range of the permits' keys below the name of a lock. Any other key is in
 // it by chance.
-func Permits(name string) Range {
-	block := Prefix(name) + permitBlock
-	return Range{block, block[:len(block)-1] + string(block[len(block)-1]+1)}
-}
+func Permits(name string) Range { return within(name, permitBlock) }
 
 // Ranges are three ranges that together make up all keys below the name of a lock. The
 // middle one has the readers. Any other key is in it by chance.
 func Ranges(name string) [3]Range {
-	prefix := Prefix(name)
-	block := prefix + readBlock
-	after := prefix + readBlock[:len(readBlock)-1] + string(readBlock[len(readBlock)-1]+1)
-	return [3]Range{{prefix, block}, {block, after}, {after, End(name)}}
+	reads := within(name, readBlock)
+	return [3]Range{{Prefix(name), reads.From}, reads, {reads.To, End(name)}}
+}
+
+// within is the range of a block below the name of a lock.
+func within(name, block string) Range {
+	from, last := Prefix(name)+block, len(block)-1
+	return Range{from, Prefix(name) + block[:last] + string(block[last]+1)}
 }

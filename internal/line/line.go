@@ -25,18 +25,15 @@ type Entry struct {
 
 // EntryOf is the key that was read. The event of a deletion has nothing but the key's name.
 func EntryOf(kv *mvccpb.KeyValue) Entry {
-	return entryOf(string(kv.GetKey()), kv)
-}
-
-func entryOf(key string, kv *mvccpb.KeyValue) Entry {
-	return Entry{key, kv.GetCreateRevision(), kv.GetLease(), kv.GetModRevision(), kv.GetValue()}
+	return Entry{string(kv.GetKey()), kv.GetCreateRevision(), kv.GetLease(), kv.GetModRevision(),
+		kv.GetValue()}
 }
 
 // Find returns the entry of a key, in line or not, among the keys that were read.
 func Find(kvs []*mvccpb.KeyValue, key string) (e Entry, there bool) {
 	for _, kv := range kvs {
 		if string(kv.GetKey()) == key {
-			return entryOf(key, kv), true
+			return EntryOf(kv), true
 		}
 	}
 	return Entry{Key: key}, false

@@ -1603,8 +1603,8 @@ var mutants = []mutant{
 	{
 		name: "every key below the prefix counts",
 		why:  "concurrency.Mutex does so. But then a stray key blocks everybody for ever (rule 14).",
-		change: in("line.isTail").replace("_ == strconv.FormatInt(_lease, 16)",
-			`strconv.FormatInt(_lease, 16) != ""`),
+		change: in("line.Entry.StandsIn").replace("_ == strconv.FormatInt(_.Lease, 16)",
+			`strconv.FormatInt(_self.Lease, 16) != ""`),
 		killers: []killer{
 			exploring("two that read in one Session, and a writer, reading one, beside a stray"),
 			core("line", "TestWhoStandsInLine"),
