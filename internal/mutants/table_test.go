@@ -1163,7 +1163,7 @@ var mutants = []mutant{
 	{
 		name:    "a try is refused for a key of its own Session that has just gone",
 		why:     "No place accounts for the key, so the Session has nothing to wait for. But it has just removed it, and the answer is older (rule 7).",
-		change:  in("queue.Keys.OwnLocked").replace("_.hasDrawn(_.Key)", "false"),
+		change:  in("queue.Keys.OwnLocked").replace("IsOwn(_)", "false"),
 		killers: []killer{inArea("kinds", "TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone")},
 	},
 	{
@@ -2739,7 +2739,7 @@ var mutants = []mutant{
 	{
 		name: "what looks like a lock's key is swept",
 		why:  "Its last part is a UUID, nobody accounts for it, and who else would put that on the lease? But the user may, to whom the lease belongs, too (rule 9).",
-		change: in("queue.hasDrawn").replace("_ok && sign(_id, _name, _) == _id",
+		change: in("queue.IsOwn").replace("_ok && sign(_id, _name, _) == _id",
 			`_ok && _name != "" && _id != uuid.Nil`),
 		killers: []killer{inArea("lease", "TestAKeyOfTheUserThatLooksLikeALocksIsNotSwept")},
 	},

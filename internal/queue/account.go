@@ -82,16 +82,11 @@ func (a *Account) draw(name string, shape line.Shape) (key string) {
 	}
 }
 
-// hasDrawn reports whether key comes from draw.
-func (a *Account) hasDrawn(key string) bool { return hasDrawn(key, int64(a.lease.ID)) }
-
-// IsOwn reports whether a Session of this process has put e.
-func IsOwn(e line.Entry) bool { return hasDrawn(e.Key, e.Lease) }
-
-// hasDrawn reports whether key comes from draw, for the account of a lease.
-func hasDrawn(key string, lease int64) bool {
-	name, id, ok := line.ParseKey(key)
-	return ok && sign(id, name, lease) == id
+// IsOwn reports whether a Session of this process has put e: its key comes from draw, for the
+// account of its lease.
+func IsOwn(e line.Entry) bool {
+	name, id, ok := line.ParseKey(e.Key)
+	return ok && sign(id, name, e.Lease) == id
 }
 
 // secret marks the names of the keys that this process puts.

@@ -220,7 +220,9 @@ func (a *Account) compare(
 			strays = append(strays, key)
 		}
 	})
-	strays = slices.DeleteFunc(strays, func(key string) bool { return !a.hasDrawn(key) })
+	strays = slices.DeleteFunc(strays, func(key string) bool {
+		return !IsOwn(line.Entry{Key: key, Lease: int64(a.lease.ID)})
+	})
 	guard.Pieces(a.keys.mu, maps.Values(a.places), func(p *Place) {
 		// Under a doubtful name a late request may have put the key again. After a set-back it
 		// may be the key of an earlier hold.

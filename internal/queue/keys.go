@@ -120,7 +120,7 @@ func (k *Keys) OwnLocked(e line.Entry) (goes <-chan struct{}, orphan bool) {
 		case e.Lease != int64(l.ID):
 		case ours && p.Removal.err == nil:
 			goes = p.Removal.over // nil while it is in use
-		case !ours && a.hasDrawn(e.Key):
+		case !ours && IsOwn(e):
 			return nil, true
 		}
 	}
