@@ -251,8 +251,8 @@ func (c *claim) takePlacesLocked() bool {
 		return true
 	}
 	e := c.place.Ticket.Enter(c.Try, c.m.cfg.Hooks.Queued != nil)
-	if crowded, last := c.place.ExpectsCrowdLocked(); crowded {
-		e.Crowd(last)
+	if !c.Try {
+		c.place.ExpectsLocked(&e)
 	}
 	c.keys = &e
 	return true

@@ -1300,7 +1300,7 @@ var mutants = []mutant{
 		change: in("queue.view.follow").replace("if !_self.readLine(true)", `
 			_self.line.keys.mu.Lock()
 			_self.keys, _self.at = map[string]line.Entry{}, answer.Header.GetRevision()
-			if p := _self.ownLocked(); p != nil {
+			if p := _self.line.local.PlaceLocked(); p != nil {
 				for _, e := range append(p.Ahead.Last, p.Ticket.Entry()) {
 					_self.keys[e.Key] = e
 				}
@@ -1464,7 +1464,7 @@ var mutants = []mutant{
 	{
 		name:   "a key lingers whoever waits",
 		why:    "The key is given up when its time is over. But until then others wait for nobody (WithLinger).",
-		change: in("queue.view.judgeLocked").drop("if _.othersLocked()"),
+		change: in("queue.view.judgeLocked").drop("case _.othersLocked()"),
 		killers: []killer{simulation(1000),
 			inArea("queue", "TestAKeyThatLingersGivesWayAsSoonAsAnotherQueues")},
 	},
@@ -2192,7 +2192,7 @@ var mutants = []mutant{
 	{
 		name:    "a key that lingers does not give way to a recall",
 		why:     "Nobody holds, so there is nobody to ask. But there is nobody to unlock either.",
-		change:  in("queue.Place.RecallLocked").drop("if _.lingersLocked()"),
+		change:  in("queue.Place.RecallLocked").drop("_.giveWayLocked()"),
 		killers: []killer{inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},
 	},
 	{
@@ -2746,7 +2746,7 @@ var mutants = []mutant{
 	{
 		name:    "a key name is used again before etcd has deleted the key",
 		why:     "The delete is on its way. But if it gets lost, the next hold takes the old key for its own (rule 18).",
-		change:  in("ticket.Ticket.Leave").before("if !_", "_self.slot.busy = false"),
+		change:  in("ticket.Ticket.Leave").before("_.state = Leaving", "_self.slot.busy = false"),
 		killers: []killer{core("ticket", "TestExploration")},
 	},
 	{

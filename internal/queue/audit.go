@@ -76,7 +76,7 @@ func (a *Account) coverHoldsLocked(now time.Time) coverage {
 		case ticket.Held:
 			some = true
 			viewed := v.coversLocked(p)
-			c.rechecked = c.rechecked && viewed && v.ownLocked() == p && v.neededLocked()
+			c.rechecked = c.rechecked && viewed && v.line.local.PlaceLocked() == p && v.neededLocked()
 			if viewed || now.Sub(p.held) < watchAfter {
 				continue
 			}

@@ -84,8 +84,10 @@ func (p *Place) observedLocked(o ticket.Observation) ticket.Seen {
 	known := p.Ticket.Lost()
 	seen := p.Ticket.Observe(o)
 	if seen == ticket.Same {
-		if r, recalled := o.Recall(); recalled {
-			p.RecallLocked(r)
+		if p.listens {
+			if r, recalled := o.Recall(); recalled {
+				p.RecallLocked(r)
+			}
 		}
 		if p.changed != nil && o.Mod != 0 {
 			e := o.Entry
@@ -122,10 +124,7 @@ func (p *Place) RecallLocked(r line.Recall) {
 	}
 	p.Recall = &r
 	p.line.local.MarkLocked()
-	if p.lingersLocked() {
-		p.line.local.GiveWayLocked()
-		return
-	}
+	p.giveWayLocked()
 	p.owner.RecalledLocked()
 }
 
@@ -275,13 +274,17 @@ func (p *Place) lengthOf() int {
 	return max(ahead.Keys, ahead.Count()+1)
 }
 
-// ExpectsCrowdLocked reports whether p is likely to stand in a long line, as the one before it did,
-// and tells behind which key that one stood if it is watched yet.
-func (p *Place) ExpectsCrowdLocked() (crowded bool, last string) {
+// ExpectsLocked has e, by which Lock puts p's key, expect a long line if the place before p stood
+// in one, and the key behind which that one stood if it is watched yet.
+func (p *Place) ExpectsLocked(e *ticket.Entering) {
+	if !p.line.crowded {
+		return
+	}
+	last := ""
 	if w := p.line.last; w != nil {
 		last = w.key
 	}
-	return p.line.crowded, last
+	e.Crowd(last)
 }
 
 // HoldLocked notes that p's key is held from now on. With first it is the first hold there.
@@ -332,17 +335,14 @@ func (p *Place) RemovedLocked() {
 		delete(p.Account.places, p.Ticket.Key)
 		p.Account.left = time.Now()
 	}
-	if p.StaleLocked() && p.epoch != nil { // an earlier key of that name may be back
+	if p.epoch != nil && p.StaleLocked() { // an earlier key of that name may be back
 		p.Account.SuspectLocked()
 	}
 }
 
-// lingersLocked reports whether p's key lingers.
-func (p *Place) lingersLocked() bool { return p.line.local.LingeringLocked() == p }
-
 // giveWayLocked gives p's key up if that lingers.
 func (p *Place) giveWayLocked() {
-	if p.lingersLocked() {
+	if p.line.local.LingeringLocked() == p {
 		p.line.local.GiveWayLocked()
 	}
 }

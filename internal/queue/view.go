@@ -276,7 +276,7 @@ var errTooLong = errors.New("the line is too long")
 // Do not judge such a line first. (TestALineThatIsTooLongForAViewIsSoughtOnce.)
 func (v *view) isTooLongLocked() bool {
 	if v.waiting {
-		v.ownLocked().Ahead.Keys = len(v.keys)
+		v.line.local.PlaceLocked().Ahead.Keys = len(v.keys)
 	}
 	if len(v.keys) <= longLine {
 		return false
@@ -289,23 +289,22 @@ func (v *view) isTooLongLocked() bool {
 	return true
 }
 
-// judgeLocked draws the conclusions of what is known for the Session's place in the line.
+// judgeLocked draws the conclusions of what is known for the Session's place in the line: whether
+// it still waits, or has to give way as its key lingers.
 func (v *view) judgeLocked() {
 	v.line.local.MarkLocked()
-	p := v.ownLocked()
+	p := v.line.local.PlaceLocked()
 	if v.partial || p == nil || p.observedLocked(v.ownKeyLocked(p)) != ticket.Same {
 		return
 	}
 	switch {
-	case p.lingersLocked():
-		if v.othersLocked() {
-			v.line.local.GiveWayLocked()
-		}
 	case p.Ahead.Reading == line.All && len(p.Ahead.Last) > 0:
 		p.Ahead = p.Ahead.Without(func(e line.Entry) bool { return v.provesGone(p, e) })
 		if p.Ahead.Clear() {
 			v.tellLocked()
 		}
+	case v.othersLocked():
+		p.giveWayLocked()
 	}
 }
 
@@ -336,16 +335,13 @@ func (v *view) provesGone(p *Place, e line.Entry) bool {
 		slices.ContainsFunc(v.gone, func(g line.Entry) bool { return g.Key == e.Key && p.counts(g.Mod) })
 }
 
-// ownLocked is the Session's place in the line, or nil.
-func (v *view) ownLocked() *Place { return v.line.local.PlaceLocked() }
-
 // othersLocked reports whether other keys than the Session's own stand in line.
 func (v *view) othersLocked() bool { return len(v.keys) > 1 }
 
 // tellLocked wakes the waiter of this view.
 func (v *view) tellLocked() {
 	if v.waiting {
-		v.ownLocked().tellLocked()
+		v.line.local.PlaceLocked().tellLocked()
 	}
 }
 
@@ -410,7 +406,7 @@ func (v *view) readLocked(keys []line.Entry, at int64) (goesOn bool) {
 	same := func(a, b line.Entry) bool { return a.Mod == b.Mod }
 	v.missed = v.missed || !maps.EqualFunc(known, v.keys, same)
 	v.at, v.read = at, at
-	if p := v.ownLocked(); p != nil && !v.partial {
+	if p := v.line.local.PlaceLocked(); p != nil && !v.partial {
 		own := line.Entry{Key: p.Ticket.Key}
 		if i := slices.IndexFunc(keys, func(e line.Entry) bool { return e.Key == own.Key }); i >= 0 {
 			own = keys[i]
@@ -454,7 +450,7 @@ func (v *view) answeredLocked() {
 func (v *view) isAsKnown() bool {
 	k, name := v.line.keys, v.line.Name
 	k.mu.Lock()
-	p := v.ownLocked()
+	p := v.line.local.PlaceLocked()
 	if p == nil || p.Ticket.Rev() == 0 || p.StaleLocked() || p.Ahead.Reading != line.All {
 		k.mu.Unlock()
 		return false

@@ -346,11 +346,11 @@ func (t *Ticket) Release(next *Ticket, others ...*Ticket) Release {
 // exist, t is Removed.
 func (t *Ticket) Leave() {
 	t.must("Leave", Unsent, Sent, InLine, Held, Gone, Leaving)
-	sent := t.state != Unsent
-	t.state = Leaving
-	if !sent {
-		t.Remove(0)
+	if t.state == Unsent { // no copy may come
+		t.state, t.slot.busy = Removed, false
+		return
 	}
+	t.state = Leaving
 }
 
 // Remove notes that the key is gone for good. etcd has confirmed that at a revision; 0 if the
