@@ -143,7 +143,6 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, count
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	next := b.waiting
-	same := func(p *part) bool { return p.r.Name == r.Name }
 	switch {
 	case b.most == 1 || r.Name == "" || marked:
 		return nil, false
@@ -155,7 +154,7 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, count
 		next.ctx, next.end = context.WithCancel(context.Background())
 		b.waiting = next
 		b.late.Reset(longestWait)
-	case slices.ContainsFunc(next.parts, same):
+	case slices.ContainsFunc(next.parts, func(p *part) bool { return p.r.Name == r.Name }):
 		return nil, false
 	}
 	p = &part{conn: c, r: r, of: next}

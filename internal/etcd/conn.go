@@ -282,7 +282,8 @@ func (c *Conn) Read(ctx context.Context, r Request) (Reading, error) {
 }
 
 // ReadBy is Read with attempts as retry says. It tells failed, which may be nil, of any other
-// error, and ends with the error that failed returns.
+// error, and ends with the error that failed returns. The answer to a transaction that writes is
+// that to any of its copies.
 func (c *Conn) ReadBy(
 	ctx context.Context, r Request, retry attempt.Backoff, failed func(error) error,
 ) (Reading, error) {
@@ -393,28 +394,8 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 	return Outcome{Epoch: epoch, Sent: read.sent, Prompt: prompt, Answer: answer, Err: err}
 }
 
-// WriteBy is ReadBy with a transaction that writes. It may be carried out any number of times, and
-// the answer is that to any of its copies.
-func (c *Conn) WriteBy(
-	ctx context.Context, t ticket.Txn, retry attempt.Backoff, failed func(error) error,
-) (Reading, error) {
-	return c.ReadBy(ctx, Request{Txn: t}, retry, failed)
-}
-
-// Delete deletes the very key that was read, if it is still on the lease on which it was, by one
-// request in the time of an attempt.
-func (c *Conn) Delete(ctx context.Context, e line.Entry) error {
-	_, err := c.AskInTime(ctx, deletion(e))
-	return err
-}
-
-// DeleteUntilAnswered is Delete until etcd has answered or refused, or ctx ends.
-func (c *Conn) DeleteUntilAnswered(ctx context.Context, e line.Entry) error {
-	_, err := c.Read(ctx, deletion(e))
-	return err
-}
-
-func deletion(e line.Entry) Request {
+// Deletion deletes the very key that was read, if it is still on the lease on which it was.
+func Deletion(e line.Entry) Request {
 	is := clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
 	there := clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease)
 	return Request{Txn: ticket.Txn{

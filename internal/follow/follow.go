@@ -13,6 +13,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 const (
@@ -196,13 +197,13 @@ func (f *Follower) stands(ctx context.Context, seen *Snapshot) bool {
 	case f.All && !compares:
 		return false
 	case f.All:
-		ask = below(f.Name, clientv3.WithCountOnly())
+		ask = ticket.CountBelow(f.Name)
 	case compares:
 		ask = clientv3.OpGet(line.Prefix(f.Name), clientv3.WithCountOnly()) // next to nothing
 	default:
 		free = true
-		ask = below(f.Name, clientv3.WithKeysOnly(), clientv3.WithLimit(fewNewer),
-			clientv3.WithMinModRev(seen.Revision+1))
+		ask = clientv3.OpGet(line.Prefix(f.Name), clientv3.WithPrefix(), clientv3.WithKeysOnly(),
+			clientv3.WithLimit(fewNewer), clientv3.WithMinModRev(seen.Revision+1))
 	}
 	bounded, cancel := context.WithTimeout(ctx, f.Conn.Seldom(recheck.Least))
 	defer cancel()
@@ -219,9 +220,4 @@ func (f *Follower) stands(ctx context.Context, seen *Snapshot) bool {
 		seen.Keys = int(read.Ranges[0].GetCount())
 	}
 	return true
-}
-
-// below reads keys below the name of a lock.
-func below(name string, opts ...clientv3.OpOption) clientv3.Op {
-	return clientv3.OpGet(line.Prefix(name), append(opts, clientv3.WithPrefix())...)
 }

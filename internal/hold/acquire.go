@@ -448,13 +448,11 @@ func (c *claim) beginLocked() (*Hold, error) {
 		endTogetherLocked(c)
 	}
 	for _, o := range c.all {
+		o.local.queue.Hold(&o.waiter)
+		o.local.MarkLocked()
 		if r := o.place.Recall; r != nil { // while it waited
 			o.hold.recall.noticeLocked(o.hold, *r, now)
 		}
-	}
-	for _, o := range c.all {
-		o.local.queue.Hold(&o.waiter)
-		o.local.MarkLocked()
 	}
 	return c.hold, nil
 }

@@ -266,7 +266,7 @@ func (a *asking) recall(e line.Entry, now quest) (asked line.Entry, known bool) 
 func (a *asking) commit(tries int) func(ticket.Txn) (int64, []*mvccpb.KeyValue, error) {
 	spare := attempt.Backoff{Policy: attempt.Spare} // many waits may send it now
 	return func(t ticket.Txn) (int64, []*mvccpb.KeyValue, error) {
-		written, err := a.n.s.etcd.WriteBy(a.ctx, t, spare, func(err error) error {
+		written, err := a.n.s.etcd.ReadBy(a.ctx, etcd.Request{Txn: t}, spare, func(err error) error {
 			if tries--; tries > 0 {
 				return nil
 			}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/guard"
-	"github.com/etcdlock/etcdlock/internal/queue"
 )
 
 // CloseGrace is how long Close takes if its context ended before the call.
@@ -60,9 +59,7 @@ func (s *Session) endAll() {
 		}
 		n.EndLocked()
 	})
-	guard.Pieces(&s.mu, s.keys.Owners(), func(o queue.Owner) {
-		o.EndsLocked()
-	})
+	s.keys.EndOwners()
 }
 
 // awaitClosed waits until the Session is closed, in a call that s.closing counts. The work goes on

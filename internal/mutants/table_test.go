@@ -872,7 +872,7 @@ var mutants = []mutant{
 	{
 		name:    "two contenders of one lock go in one transaction",
 		why:     "Both keys get one revision, or etcd refuses both. Each takes the other for one that came later.",
-		change:  in("etcd.combiner.join").never("slices.ContainsFunc(_.parts, same)"),
+		change:  in("etcd.combiner.join").never("slices.ContainsFunc(_.parts, _)"),
 		killers: []killer{core("etcd", "TestNoTwoPartsAreOfOneLock")},
 	},
 	{

@@ -248,7 +248,7 @@ func (a *Account) RemoveRest(until time.Time) error {
 		}
 	})
 	for _, e := range rest {
-		if failure := k.etcd.DeleteUntilAnswered(ctx, e); failure != nil {
+		if _, failure := k.etcd.Read(ctx, etcd.Deletion(e)); failure != nil {
 			err = failure
 		}
 	}

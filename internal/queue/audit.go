@@ -281,7 +281,7 @@ func (a *Account) sweep(ctx context.Context, read []line.Entry) {
 		if accounted {
 			continue
 		}
-		err := k.etcd.Delete(ctx, e)
+		_, err := k.etcd.AskInTime(ctx, etcd.Deletion(e))
 		k.Log(slog.LevelWarn, "removed a key that a late request had put",
 			"key", e.Key, "revision", e.Rev, "error", err)
 	}

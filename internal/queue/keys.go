@@ -82,15 +82,9 @@ func New(
 // AccountLocked is the account of the lease that may get new places, nil if there is none.
 func (k *Keys) AccountLocked() *Account { return k.accounts[k.Leases.CurrentLocked()] }
 
-// Owners yields the owners of all places, with the Session's mutex held.
-func (k *Keys) Owners() iter.Seq[Owner] {
-	return func(yield func(Owner) bool) {
-		for p := range k.places() {
-			if !yield(p.owner) {
-				return
-			}
-		}
-	}
+// EndOwners tells the owners of all places that the Session was closed.
+func (k *Keys) EndOwners() {
+	guard.Pieces(k.mu, k.places(), func(p *Place) { p.owner.EndsLocked() })
 }
 
 // places yields all places, with the Session's mutex held.

@@ -24,7 +24,7 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 	}
 	ask := []clientv3.Op{p.Ticket.AskWhoHolds(ahead)}
 	if length != 0 {
-		ask = append(ask, countBelow(p.Ticket.Name))
+		ask = append(ask, ticket.CountBelow(p.Ticket.Name))
 	}
 	compares := append(ticket.Contends(before), p.Ticket.Exists(), p.Ticket.OnLease())
 	read, err := c.readFor(ctx, p, etcd.Ranges(compares, ask...), retry)

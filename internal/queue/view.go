@@ -459,7 +459,7 @@ func (v *view) isAsKnown() bool {
 	for _, e := range p.Ahead.Last {
 		ifs = append(ifs, ticket.Contends(e)...)
 	}
-	first, ask := p.Ahead.Clear(), []clientv3.Op{countBelow(name)}
+	first, ask := p.Ahead.Clear(), []clientv3.Op{ticket.CountBelow(name)}
 	if first {
 		// One of the two shows whether a contender has come that the view does not know: what was put
 		// after p's key, whatever has become of etcd, or what was put since the view's revision. Each
@@ -483,11 +483,6 @@ func (v *view) isAsKnown() bool {
 	return read.Holds && (!first || slices.ContainsFunc(read.Ranges, func(r *pb.RangeResponse) bool {
 		return line.NoneBut(p.Ticket.Key, name, r)
 	}))
-}
-
-// countBelow counts the keys below a name.
-func countBelow(name string) clientv3.Op {
-	return clientv3.OpGet(line.Prefix(name), clientv3.WithPrefix(), clientv3.WithCountOnly())
 }
 
 // recheck reads the line if the view is needed and a recheck is due. It returns when to call it

@@ -150,10 +150,8 @@ func (e *Entering) readCrowd() clientv3.Op {
 		return keys
 	}
 	there := clientv3.Compare(clientv3.CreateRevision(e.last), ">", 0)
-	count := clientv3.OpGet(line.Prefix(e.t.Name), clientv3.WithPrefix(), clientv3.WithCountOnly())
-	return clientv3.OpTxn(
-		[]clientv3.Cmp{there}, []clientv3.Op{clientv3.OpGet(e.last), count}, []clientv3.Op{keys},
-	)
+	return clientv3.OpTxn([]clientv3.Cmp{there},
+		[]clientv3.Op{clientv3.OpGet(e.last), CountBelow(e.t.Name)}, []clientv3.Op{keys})
 }
 
 // aheadOfCrowd returns t's predecessors, by what readCrowd has read: the keys, or the key last and

@@ -64,6 +64,11 @@ func (t *Ticket) whole(order clientv3.OpOption, n int64, opts ...clientv3.OpOpti
 	return clientv3.OpGet(line.Prefix(t.Name), append(all, opts...)...)
 }
 
+// CountBelow counts the keys below the name of a lock.
+func CountBelow(name string) clientv3.Op {
+	return clientv3.OpGet(line.Prefix(name), clientv3.WithPrefix(), clientv3.WithCountOnly())
+}
+
 // within reads a range.
 func within(r line.Range, opts []clientv3.OpOption) clientv3.Op {
 	return clientv3.OpGet(r.From, append(opts, clientv3.WithRange(r.To))...)
