@@ -76,11 +76,13 @@ type keeper struct {
 func (l *Lease) keep(granted time.Time) {
 	ctx, stopAttempts := context.WithCancel(l.pool.ctx)
 	defer stopAttempts()
+	sender := l.pool.etcd.Renewals(l.ID, l.plan.Period)
+	first := sender.Together(granted.Add(l.plan.Period))
 	k := &keeper{
 		Lease:       l,
 		ctx:         ctx,
-		sender:      l.pool.etcd.Renewals(l.ID, l.plan.Period),
-		next:        time.NewTimer(0),
+		sender:      sender,
+		next:        time.NewTimer(time.Until(first)),
 		lastStarted: granted,
 		results:     make(chan renewal),
 		asking:      make(chan struct{}, mostAsking),
@@ -89,7 +91,6 @@ func (l *Lease) keep(granted time.Time) {
 		audited:     make(chan bool, 1),
 	}
 	defer k.next.Stop()
-	k.next.Reset(time.Until(k.sender.Together(granted.Add(l.plan.Period))))
 	defer l.care.Stop()
 	defer l.pool.etcd.LookOut(l.alarmed)()
 
