@@ -503,6 +503,8 @@ var mutants = []mutant{
 		why:     "The answer took a moment, and it goes with the others that are due by then. But it is then renewed more often than once in a period (rule 24).",
 		change:  in("trust.Schedule.Next").drop("if _rtt < _.Period/16"),
 		killers: []killer{core("lease/trust", "TestTheScheduleOfTheDefaults")},
+
+		unexplored: "It costs messages, and no trust.",
 	},
 	{
 		name:    "a renewal goes on a stream from before the grant of its lease",
@@ -602,8 +604,8 @@ var mutants = []mutant{
 	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals show when the lease is gone. But they do not show that the key is gone (rule 5).",
-		change: in("queue.Account.CareLocked").replace("!_now.Before(_)",
-			"_now.Before(last) && holds.watched"),
+		change: in("queue.Account.CareLocked").replace("_last.Add(_)",
+			"_last.Add(1e6 * time.Hour)"),
 		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
 	},
 	{
