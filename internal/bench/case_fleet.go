@@ -40,8 +40,11 @@ type massStart struct {
 }
 
 func (s massStart) benchCase() benchCase {
-	over := "a client each"
-	if s.clients < s.n {
+	name, over := fmt.Sprintf("fleet-start-%d", s.n), "a client each"
+	switch {
+	case s.clients == 1:
+		name, over = name+"-one-client", "one client"
+	case s.clients < s.n:
 		over = fmt.Sprintf("%d clients", s.clients)
 	}
 	title := fmt.Sprintf("%d Sessions over %s begin at once (TTL %v)", s.n, over, s.ttl)
@@ -55,7 +58,7 @@ func (s massStart) benchCase() benchCase {
 		title += fmt.Sprintf(", and lock and unlock again and again for %v", s.within)
 	}
 	return benchCase{
-		name: fmt.Sprintf("fleet-start-%d", s.n), kind: fleet, n: s.n, rate: !s.once, most: 3,
+		name: name, kind: fleet, n: s.n, rate: !s.once, most: 3,
 		whole: true, etcd: true,
 		title: title,
 		start: func(_ context.Context, a *arena) (*event, error) {

@@ -145,6 +145,7 @@ var cases = []benchCase{
 	fleetCrowdCase(2000),
 	massStart{n: 1000, clients: 1000, ttl: fleetTTL, within: 30 * time.Second,
 		oneCore: true}.benchCase(),
+	massStart{n: 1000, clients: 1, ttl: fleetTTL, within: 60 * time.Second, once: true}.benchCase(),
 	massStart{n: 2000, clients: 2000, ttl: fleetTTL, within: 80 * time.Second, once: true}.benchCase(),
 	massStart{n: 5000, clients: 100, ttl: fleetTTL, within: 100 * time.Second, once: true}.benchCase(),
 	frozenCase(1000, time.Minute, 10*time.Second, 20*time.Second),

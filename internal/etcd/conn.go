@@ -64,6 +64,7 @@ type Conn struct {
 	tasks    *guard.Group
 	stream   *stream      // of watches
 	combiner *combiner    // the client's
+	lookout  *lookout     // the client's
 	mu       *guard.Mutex // the Session's
 
 	present atomic.Pointer[Epoch] // changed under mu
@@ -98,6 +99,7 @@ func New(
 		tasks:    tasks,
 		stream:   streamOf(client),
 		combiner: combinerOf(client),
+		lookout:  lookoutOf(client),
 		mu:       mu,
 	}
 	c.present.Store(c.history.epoch())
@@ -116,6 +118,10 @@ func (c *Conn) Epoch() *Epoch { return c.present.Load() }
 func (c *Conn) IsPresent(e *Epoch) bool {
 	return c.Epoch() == e && c.history.present.Load() == e.era
 }
+
+// LookOut has alarm called when CatchUp has something to do, or the wall clock runs ahead of the
+// monotonic one, until stop is called. alarm does not wait.
+func (c *Conn) LookOut(alarm func()) (stop func()) { return c.lookout.add(alarm) }
 
 // CatchUp ends the present epoch if another Session of the client has noticed that it has ended.
 // Otherwise a Session that asks for nothing learns of it with its next renewal, when another

@@ -210,6 +210,30 @@ func (s *Session) RequireRefused(t *testing.T) {
 	}
 }
 
+// A counter counts how often a mutex is unlocked.
+type counter struct {
+	guard.Settler
+	n int
+}
+
+func (c *counter) SettleLocked() {
+	c.n++
+	c.Settler.SettleLocked()
+}
+
+// CountLocks counts how often the mutex of s is taken from now on.
+func (s *Session) CountLocks() (soFar func() int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := &counter{Settler: &s.marked}
+	s.mu.Settler = c
+	return func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return c.n - 1 // the Unlock of CountLocks
+	}
+}
+
 // LoseConnection has s lose its watches of all lines.
 func (s *Session) LoseConnection() {
 	s.mu.Lock()

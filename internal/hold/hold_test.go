@@ -160,6 +160,32 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 	})
 }
 
+// What a Session with a hold does while nothing happens grows with its renewals and not with time:
+// the mutex is taken once in each period, and some times for each audit.
+func TestAnIdleHoldWakesForItsRenewalsAlone(t *testing.T) {
+	for _, names := range []int{1, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			etcd := fake.NewServer()
+			s, err := etcdlock.NewSession(etcd.Client("a"))
+			require.NoError(t, err)
+			for i := range names {
+				_, err := s.Lock(t.Context(), fmt.Sprint("n", i))
+				require.NoError(t, err)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			before, locked := len(etcd.Calls(fake.KeepAlive)), hold.SessionOf(s).CountLocks()
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			renewals := len(etcd.Calls(fake.KeepAlive)) - before
+			require.InDelta(t, 3*240, renewals, 1)
+			t.Logf("%d names: %d renewals, the mutex was taken %d times", names, renewals, locked())
+			require.LessOrEqual(t, locked(), 3*renewals)
+			require.NoError(t, s.Close(context.Background()))
+		})
+	}
+}
+
 // An oddContext cannot be compared with another.
 type oddContext struct {
 	context.Context

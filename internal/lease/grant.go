@@ -117,6 +117,7 @@ func (p *Pool) newLease(ctx context.Context) error {
 		trust: trust.New(granted.Sent, granted.TTL, p.config.Margin),
 		pool:  p,
 		wake:  make(chan struct{}, 1),
+		care:  time.NewTimer(0),
 		dead:  make(chan struct{}),
 		read:  p.etcd.Epoch(), // no hold is on it
 	}

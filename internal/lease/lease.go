@@ -15,14 +15,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/list"
 )
 
-const (
-	// tickEvery is how often a keeper at least asks its tenants what is due.
-	tickEvery = 350 * time.Millisecond
-
-	// causeTime is how long a deleted key's hold waits for etcd to say whether the lease is gone
-	// too. If it is, that is the reason of the loss.
-	causeTime = 100 * time.Millisecond
-)
+// causeTime is how long a deleted key's hold waits for etcd to say whether the lease is gone too.
+// If it is, that is the reason of the loss.
+const causeTime = 100 * time.Millisecond
 
 var (
 	errUnused       = errors.New("lease given back: nobody used it")
@@ -42,6 +37,7 @@ type Lease struct {
 	pool *Pool
 	plan trust.Schedule     // of its renewals
 	wake chan struct{}      // tells the keeper to check the state again
+	care *time.Timer        // of due
 	dead chan struct{}      // closed when it has ended
 	live context.Context    // ended by the keeper, once no put can apply any more
 	bury context.CancelFunc // ends live
@@ -49,8 +45,9 @@ type Lease struct {
 	tenants Tenants // what it knows of its keys
 
 	// Guarded by the Session's mutex.
-	state state // changed by becomesLocked alone
-	why   error // why it is in that state; nil while it serves
+	state state     // changed by becomesLocked alone
+	why   error     // why it is in that state; nil while it serves
+	due   time.Time // when care is
 
 	// Guarded by Pool.safety.
 	trust         *trust.Trust     // changed by trusts alone
@@ -130,8 +127,9 @@ type Tenants interface {
 	// KeyLocked is a key on the lease, empty if there is none.
 	KeyLocked() string
 
-	// Tick does what is due, and reports whether an audit of the keys is: the last one was at last.
-	Tick(last time.Time) (audit bool)
+	// CareLocked does what is due, and reports whether an audit of the keys is: the last one was at
+	// last. It returns when to call it again if nothing happens before, zero for never.
+	CareLocked(now, last time.Time) (audit bool, again time.Time)
 
 	// SuspectLocked makes an audit of the keys due now.
 	SuspectLocked()
@@ -349,6 +347,24 @@ func (l *Lease) key() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return l.tenants.KeyLocked()
+}
+
+// DueLocked makes care due at a time, zero for never, unless it is due before.
+func (l *Lease) DueLocked(at time.Time) {
+	if !at.IsZero() && at.Before(l.due) {
+		l.dueLocked(at)
+	}
+}
+
+func (l *Lease) dueLocked(at time.Time) {
+	l.due = at
+	l.care.Reset(time.Until(at))
+}
+
+// alarmed is called when the lookout has seen something.
+func (l *Lease) alarmed() {
+	_ = l.isOver() // which has expire called
+	l.WakeKeeper()
 }
 
 func (l *Lease) WakeKeeper() {

@@ -26,11 +26,12 @@ func (*none) MarkLocked()                           {}
 func (*none) GiveWayLocked()                        {}
 func (*none) EndedLocked()                          {}
 func (*none) KeyLocked() string                     { return "" }
-func (*none) Tick(time.Time) bool                   { return false }
 func (*none) SuspectLocked()                        {}
 func (*none) Audit(context.Context, time.Time) bool { return true }
 func (*none) RemoveRest(time.Time) error            { return nil }
 func (*none) RevokedLocked(error)                   {}
+
+func (*none) CareLocked(time.Time, time.Time) (bool, time.Time) { return false, time.Time{} }
 
 // A lease that has ended serves nobody again, and it is gone only once it has ended: then its keys
 // are.

@@ -33,6 +33,9 @@ func streamIsOver(err error) bool {
 		(!attempt.Refused(err) || etcd.IsOfToken(err))
 }
 
+// aloneFor is how many renewals of a lease go alone after one that has failed.
+const aloneFor = 5
+
 // A keeper renews a lease, audits its keys and finally revokes it. Only the goroutine of keep
 // changes its fields.
 //
@@ -56,6 +59,7 @@ type keeper struct {
 	unanswered  int  // how many sendings in a row had no good answer yet, the last one included
 	repeated    bool // the last one that has ended has failed
 	refused     bool // etcd has refused one since the last good answer
+	alone       int  // how many go when they are due, and not with those of other leases
 	results     chan renewal
 	asking      chan struct{} // has a token of each renewal that asks
 
@@ -72,10 +76,13 @@ type keeper struct {
 func (l *Lease) keep(granted time.Time) {
 	ctx, stopAttempts := context.WithCancel(l.pool.ctx)
 	defer stopAttempts()
+	sender := l.pool.etcd.Renewals(l.ID, l.plan.Period)
+	first := sender.Together(granted.Add(l.plan.Period))
 	k := &keeper{
 		Lease:       l,
 		ctx:         ctx,
-		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
+		sender:      sender,
+		next:        time.NewTimer(time.Until(first)),
 		lastStarted: granted,
 		results:     make(chan renewal),
 		asking:      make(chan struct{}, mostAsking),
@@ -84,12 +91,11 @@ func (l *Lease) keep(granted time.Time) {
 		audited:     make(chan bool, 1),
 	}
 	defer k.next.Stop()
-	k.sender = l.pool.etcd.Renewals(l.ID, l.plan.Period)
-	tick := time.NewTicker(tickEvery)
-	defer tick.Stop()
+	defer l.care.Stop()
+	defer l.pool.etcd.LookOut(l.alarmed)()
 
 	ended := l.pool.ctx.Done()
-	for due := true; k.verdict != leaseOver; {
+	for due := false; k.verdict != leaseOver; {
 		if due && !k.caring {
 			due, k.caring = false, true
 			last := k.lastAudit
@@ -100,7 +106,7 @@ func (l *Lease) keep(granted time.Time) {
 			ended, due = nil, true
 		case <-l.wake:
 			due = true
-		case <-tick.C:
+		case <-l.care.C:
 			due = true
 		case c := <-k.cared:
 			k.caring, k.verdict = false, c.verdict
@@ -113,9 +119,8 @@ func (l *Lease) keep(granted time.Time) {
 			}
 		case r := <-k.results:
 			k.answered(r)
-			due = true
 		case known := <-k.audited:
-			k.auditing = false
+			k.auditing, due = false, true
 			if !known && k.unanswered == 0 {
 				k.next.Reset(0) // a renewal tells for certain
 			}
@@ -138,17 +143,20 @@ func (k *keeper) care(lastAudit time.Time) (c cared) {
 	p := k.pool
 	p.etcd.CatchUp()
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if k.lasts.Swap(false) {
 		k.tenants.MarkLocked()
 	}
 	if k.late.Swap(false) {
 		k.riskLocked()
 	}
-	c.verdict = k.verdictLocked()
-	p.mu.Unlock()
-	if c.verdict != leaseOver {
-		c.audit = k.tenants.Tick(lastAudit)
-	}
+	now := time.Now()
+	var changes, again time.Time
+	c.verdict, changes = k.verdictLocked(now)
+	c.audit, again = k.tenants.CareLocked(now, lastAudit)
+	k.dueLocked(now.Add(k.plan.Period))
+	k.DueLocked(changes)
+	k.DueLocked(again)
 	return c
 }
 
@@ -173,8 +181,14 @@ func (k *keeper) send() {
 }
 
 // answered sets when the next renewal is due, by how one has ended.
+//
+// (Do not send those together that fail. What shares a stream fails with it.
+// TestRenewalsThatFailAtOnceHaveABudget.)
 func (k *keeper) answered(r renewal) {
 	last := r.started.Equal(k.lastStarted)
+	if r.err != nil {
+		k.alone = aloneFor
+	}
 	switch {
 	case last && k.unanswered > 0 && streamIsOver(r.err) && !k.repeated:
 		k.unanswered = 0
@@ -187,10 +201,15 @@ func (k *keeper) answered(r renewal) {
 			k.next.Reset(k.again(r))
 		}
 	case last:
+		due := r.started.Add(k.plan.Next(time.Since(r.started)))
+		if k.alone == 0 {
+			due = k.sender.Together(due)
+		} else {
+			k.alone--
+		}
 		k.unanswered = 0
 		k.repeated, k.refused = false, false
-		rtt := time.Since(r.started)
-		k.next.Reset(time.Until(r.started.Add(k.plan.Next(rtt))))
+		k.next.Reset(time.Until(due))
 	}
 }
 
@@ -231,32 +250,36 @@ const (
 )
 
 // verdictLocked decides what happens to the lease. Once it has returned leaseOver nothing uses the
-// lease again.
-func (l *Lease) verdictLocked() verdict {
+// lease again. Another verdict changes by itself at a time, zero for never.
+func (l *Lease) verdictLocked(now time.Time) (v verdict, changes time.Time) {
 	p := l.pool
-	now := time.Now()
 	l.CheckLocked(now)
 	use := l.tenants.UseLocked()
 	unused := use.Users == 0
 	switch {
 	case p.ClosedLocked() && use.Releases > 0 && !l.HasEndedLocked() && p.ctx.Err() == nil:
-		return leaseRenew // a key that goes with a revoked lease would look lost
+		return leaseRenew, changes // a key that goes with a revoked lease would look lost
 	case p.ClosedLocked():
 		l.endLocked(p.config.Error(Closed, nil))
 	case l.HasEndedLocked():
 		// The loser may not have stopped yet: its key goes when it unlocks, or
 		// when the lease expires in etcd.
-		if !unused && now.Before(l.until().Add(l.TTL).Add(l.TTL)) {
-			return leaseWait
+		changes = l.until().Add(l.TTL).Add(l.TTL)
+		if !unused && now.Before(changes) {
+			return leaseWait, changes
 		}
 	case unused && l.state == draining:
 		l.endLocked(l.why)
-	case unused && !now.Before(use.IdleSince.Add(l.TTL).Add(l.TTL)):
+	case unused:
+		changes = use.IdleSince.Add(l.TTL).Add(l.TTL)
+		if now.Before(changes) {
+			return leaseRenew, changes
+		}
 		l.endLocked(errUnused)
 	default:
-		return leaseRenew
+		return leaseRenew, changes
 	}
-	return leaseOver
+	return leaseOver, changes
 }
 
 // renew is one attempt to renew the lease. It reports to the keeper, unless that

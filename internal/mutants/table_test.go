@@ -480,8 +480,31 @@ var mutants = []mutant{
 	{
 		name:    "all renewals go on one stream, however many are under way there",
 		why:     "etcd answers in order, and soon. But a member that does not lead asks the leader for each renewal on a stream, one after the other (rule 13).",
-		change:  in("keepalive.streams.carries").never("len(_.underWay) >= crowded"),
+		change:  in("keepalive.stream.isCrowded").replace("return it", "false"),
 		killers: []killer{core("etcd/keepalive", "TestWhichStreamARenewalGoesOn")},
+	},
+	{
+		name:   "each eight renewals that come at once have a stream",
+		why:    "None waits for many others. But the leases of a client are renewed together, and each time streams are opened for them and ended (rule 24).",
+		change: in("keepalive.stream.isCrowded").drop("_ >= slow"),
+		killers: []killer{
+			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
+			core("etcd/keepalive", "TestLeasesOfAClientAreRenewedTogether"),
+		},
+	},
+	{
+		name:    "each renewal goes when it is due",
+		why:     "So none is early. But then each is a message, a write and a read of its own, which costs etcd several times as much (rule 24).",
+		change:  in("keepalive.Sender.Together").replace("return it", "due"),
+		killers: []killer{core("etcd/keepalive", "TestLeasesOfAClientAreRenewedTogether")},
+	},
+	{
+		name:    "a renewal goes a little sooner each time",
+		why:     "The answer took a moment, and it goes with the others that are due by then. But it is then renewed more often than once in a period (rule 24).",
+		change:  in("trust.Schedule.Next").drop("if _rtt < _.Period/16"),
+		killers: []killer{core("lease/trust", "TestTheScheduleOfTheDefaults")},
+
+		unexplored: "It costs messages, and no trust.",
 	},
 	{
 		name:    "a renewal goes on a stream from before the grant of its lease",
@@ -581,9 +604,39 @@ var mutants = []mutant{
 	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals show when the lease is gone. But they do not show that the key is gone (rule 5).",
-		change: in("queue.Account.Tick").replace("_now.Sub(_last) >= _.auditPeriodLocked(_now, _holds)",
-			"_now.Sub(_last) < 0 && _holds.watched"),
+		change: in("queue.Account.CareLocked").replace("_last.Add(_)",
+			"_last.Add(1e6 * time.Hour)"),
 		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
+	},
+	{
+		name:    "a hold that begins says nothing to its keeper",
+		why:     "The keeper looks at all keys in each period. But a hold is to be watched from its second second on (rule 5).",
+		change:  in("queue.Place.heldLocked").drop("_.Lease.DueLocked(_)"),
+		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
+	},
+	{
+		name:    "the watch of a key that has ended says nothing to the keeper",
+		why:     "Another one is about to begin, and the keeper looks at all keys in each period. But until then nothing covers the key (rule 5).",
+		change:  in("queue.keyWatch.unsure").drop("_.Lease.WakeKeeper()"),
+		killers: []killer{inArea("watching", "TestAKeyThatIsUncoveredIsAuditedAtOnce")},
+	},
+	{
+		name:    "a view that ends says nothing to the keepers",
+		why:     "It was not needed. But it has covered the key of a hold (rule 5).",
+		change:  in("queue.view.endLocked").drop("_.line.keys.wakeLocked()"),
+		killers: []killer{inArea("watching", "TestAHoldIsWatchedOnceItsViewHasEnded")},
+	},
+	{
+		name:    "a keeper does what is due as often as it always did",
+		why:     "It costs little. But a thousand leases then do most of their work where nothing happens (rule 24).",
+		change:  in("lease.keeper.care").replace("_k.plan.Period", "350*time.Millisecond"),
+		killers: []killer{core("hold", "TestAnIdleHoldWakesForItsRenewalsAlone")},
+	},
+	{
+		name:    "only a renewal shows that the machine has slept",
+		why:     "It shows that in the end. But for most of a period the contexts of holds go on that other processes may have taken over (rule 2).",
+		change:  in("etcd.lookout.lookLocked").replace("_ahead >= wallAhead", "_ahead > 1e18"),
+		killers: []killer{core("etcd", "TestALookoutSeesWhatNoEventTells")},
 	},
 	{
 		name:    "a key that no watch covers is looked at as seldom as one that is watched",
@@ -637,7 +690,7 @@ var mutants = []mutant{
 	{
 		name: "each of any number of keys is watched",
 		why:  "A watch costs nothing while nothing happens. But ten thousand watches of one Session are ten thousand goroutines (rule 21).",
-		change: in("queue.Account.Tick").replace("len(_self.places) <= manyPlaces",
+		change: in("queue.Account.CareLocked").replace("len(_self.places) <= manyPlaces",
 			"len(_self.places) >= 0"),
 		killers: []killer{inArea("watching", "TestTenThousandHoldsHaveNoWatchEach")},
 	},
@@ -2568,7 +2621,7 @@ var mutants = []mutant{
 	{
 		name:    "a place of several that is first is not watched",
 		why:     "Nobody is before the place any more, and nobody is ever put before it. But its own key may go while it waits for the others, and then somebody else holds.",
-		change:  in("queue.Place.standsFirst").drop("_.Ticket.Hold()").drop("_.held = time.Now()"),
+		change:  in("queue.Place.standsFirst").drop("_.Ticket.Hold()").drop("_.heldLocked(_)"),
 		killers: []killer{inArea("kinds", "TestAKeyOfSeveralThatIsDeletedIsMissed")},
 	},
 	{

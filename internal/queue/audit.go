@@ -19,7 +19,7 @@ import (
 
 const (
 	// auditEvery is the time between audits of a lease's keys while one of them is suspected, or the
-	// late copy of a request may put one. A lease's keeper asks twice as often.
+	// late copy of a request may put one.
 	auditEvery = 700 * time.Millisecond
 
 	// coveredAudits is how many renewal periods there are per audit while every hold that lasts is
@@ -32,30 +32,33 @@ const (
 	auditGrace = 500 * time.Millisecond
 )
 
-// Tick is as in lease.Tenants.
+// CareLocked is as in lease.Tenants.
 //
 // Invariant: a hold that lasts is covered by a sure watch, or its lease's keys are audited once
 // per renewal period. They are audited as often while the renewals are late. Otherwise audits are
 // rare: each is a message, and an idle hold must cost little more than its renewals.
 // (TestAnIdleHoldCostsItsRenewalsAndLittleElse.)
-func (a *Account) Tick(last time.Time) (audit bool) {
-	a.keys.mu.Lock()
-	defer a.keys.mu.Unlock()
+func (a *Account) CareLocked(now, last time.Time) (audit bool, again time.Time) {
 	if a.lease.HasEndedLocked() || a.keys.Leases.ClosedLocked() {
-		return false
+		return false, again
 	}
-	now := time.Now()
 	var holds coverage
 	if len(a.places) <= manyPlaces {
 		holds = a.coverHoldsLocked(now)
 	}
-	return now.Sub(last) >= a.auditPeriodLocked(now, holds)
+	again = last.Add(a.auditPeriodLocked(now, holds))
+	if audit = !now.Before(again); audit || !holds.lasts.IsZero() && holds.lasts.Before(again) {
+		again = holds.lasts
+	}
+	return audit, again
 }
 
 // A coverage is what shows the losses of an account's keys beside its audits.
 type coverage struct {
 	watched   bool // each hold that lasts is covered by a view, or by a sure watch
 	rechecked bool // there are keys, and each is rechecked, by its waiter or by a view
+
+	lasts time.Time // when the first of the young holds lasts, zero if there is none
 
 	contenders int // in the longest line in which one of the keys waits
 }
@@ -77,7 +80,13 @@ func (a *Account) coverHoldsLocked(now time.Time) coverage {
 			some = true
 			viewed := v.coversLocked(p)
 			c.rechecked = c.rechecked && viewed && v.line.local.PlaceLocked() == p && v.neededLocked()
-			if viewed || now.Sub(p.held) < watchAfter {
+			if viewed {
+				continue
+			}
+			if lasts := p.held.Add(watchAfter); now.Before(lasts) {
+				if c.lasts.IsZero() || lasts.Before(c.lasts) {
+					c.lasts = lasts
+				}
 				continue
 			}
 			if p.watch == nil {

@@ -147,6 +147,13 @@ func (k *Keys) observedLocked(e line.Entry) {
 	}
 }
 
+// wakeLocked has the keepers see to the keys of holds that a view has covered.
+func (k *Keys) wakeLocked() {
+	for _, a := range k.accounts {
+		a.lease.WakeKeeper()
+	}
+}
+
 // suspectLocked makes an audit of all leases' keys due now.
 func (k *Keys) suspectLocked() {
 	for _, a := range k.accounts {

@@ -114,6 +114,9 @@ func (w *keyWatch) unsure() {
 	defer w.place.keys.mu.Unlock()
 	w.made++
 	w.sure = false
+	if p := w.place; p.watch == w {
+		p.Lease.WakeKeeper() // the audits have to cover the key
+	}
 }
 
 // apply observes what has happened to the key.

@@ -191,8 +191,14 @@ func (p *Place) standsFirst() {
 	p.listenLocked()
 	if p.Ticket.State() == ticket.InLine && !p.Ticket.Lost() {
 		p.Ticket.Hold()
-		p.held = time.Now()
+		p.heldLocked(time.Now())
 	}
+}
+
+// heldLocked notes that p's key is held from now on. Once that lasts it is watched.
+func (p *Place) heldLocked(now time.Time) {
+	p.held = now
+	p.Lease.DueLocked(now.Add(watchAfter))
 }
 
 // asKnownLocked compares p's key with what was put, or was last seen if that was changed, if p
@@ -298,7 +304,7 @@ func (p *Place) HoldLocked(first bool, now time.Time) {
 		p.line.waited = now.Sub(p.Since)
 	}
 	if p.held.IsZero() { // else it was first in its line before the other places of a LockAll were
-		p.held = now
+		p.heldLocked(now)
 	}
 	if p.listens && p.watch == nil && !p.asPut && p.Ahead.Keys > 1 &&
 		!p.line.viewLocked().coversLocked(p) && len(p.Account.places) <= manyPlaces {

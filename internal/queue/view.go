@@ -224,6 +224,7 @@ func (v *view) endLocked() {
 			v.line.local.MarkLocked()
 		}
 		v.tellLocked()
+		v.line.keys.wakeLocked()
 	}
 	v.line.keys.mu.After(v.cancel)
 }

@@ -267,7 +267,7 @@ func TestALineThatIsTooLongForAViewIsSoughtOnce(t *testing.T) {
 				held := tests.RLockWithin(t, rw, time.Second)
 				etcd.Delay("a", time.Millisecond)
 				tests.Strangers(t, etcd, "n", max(1, before))
-				ctx := tests.Within(t, time.Second)
+				ctx := tests.Within(t, 900*time.Millisecond) // later the hold's key is watched
 				told := tests.CallsSince(etcd)
 				waited := contract.Async(func() error { _, err := rw.RLock(ctx); return err })
 				time.Sleep(100 * time.Millisecond)

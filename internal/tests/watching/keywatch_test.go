@@ -150,6 +150,47 @@ func TestALossIsToldThoughAllWatchesAreSilent(t *testing.T) {
 	}
 }
 
+// As soon as no watch covers the key of a hold any more its Session audits the key: it does not
+// wait for the next renewal.
+func TestAKeyThatIsUncoveredIsAuditedAtOnce(t *testing.T) {
+	for name, opts := range map[string][]etcdlock.Option{
+		"it had a watch": nil, "its line had": {etcdlock.WithLinger(time.Minute)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", opts...)
+				hold := tests.LockWithin(t, mu, time.Second)
+				time.Sleep(5*tests.RenewalPeriod + time.Second) // an audit has come in the fourth
+				require.Equal(t, 1, etcd.Watches())
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					if c.Method == fake.Watch {
+						return fake.Effect{Before: fake.Unavailable}
+					}
+					return fake.Effect{}
+				})
+				etcd.CancelWatches()
+				etcd.DeleteKey(mu.Key())
+				require.LessOrEqual(t, tests.EndsAfter(t, hold, time.Now()), tests.KeeperTick)
+			})
+		})
+	}
+}
+
+// As soon as the view of a line has ended the key of a hold there is watched.
+func TestAHoldIsWatchedOnceItsViewHasEnded(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		_, in, keys := tests.WaitsFor(t, etcd, tests.SessionOf(t, etcd, "a"), "n", 1)
+		etcd.DeleteKey(keys[0])
+		require.NoError(t, tests.SoonOr(t, in, "the waiter does not get in"))
+		for range 3 * tests.TTL / tests.KeeperTick {
+			time.Sleep(tests.KeeperTick)
+			synctest.Wait()
+			require.Equal(t, 1, etcd.Watches())
+		}
+		require.Len(t, etcd.Calls(fake.Watch), 2, "of the line, and then of the key")
+	})
+}
+
 // A watch that ends is made anew. The new one shows what happened meanwhile. A watch that
 // fails each time costs one watch per renewal period in the end.
 func TestAWatchOfAHoldIsMadeAnew(t *testing.T) {
