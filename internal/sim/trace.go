@@ -52,6 +52,8 @@ type standing struct {
 	key       string
 	lease     int64
 	copies    int
+	// didNothing says that the one put so far has found a key: the next one is written in its place.
+	didNothing bool
 	held      bool
 	unlocking bool // Unlock is under way
 	releases  int  // and has sent its release so often
@@ -311,18 +313,25 @@ func (t *tracer) asksLocked(
 		t.byKey[key], t.current[process] = s, s
 	}
 	s.copies++
-	number := s.copies
-	t.noteLocked(&event{
-		what: "asks", of: []*standing{s}, args: []int{t.clients[process]}, lease: s.lease, by: m,
-	})
+	number, inPlace := s.copies, s.didNothing
+	if s.didNothing = false; !inPlace {
+		t.noteLocked(&event{
+			what: "asks", of: []*standing{s}, args: []int{t.clients[process]}, lease: s.lease, by: m,
+		})
+	}
 	return func(reply any, err error) {
 		if m.unsent {
 			s.copies--
+			s.didNothing = inPlace
 		}
 		switch {
 		case hasNoLease(err):
 			t.doesLocked("hearsNoLease", s)
-		case err != nil || len(reply.(*pb.TxnResponse).Responses) == 0: // it does not tell
+		case err != nil: // it does not tell
+		case len(reply.(*pb.TxnResponse).Responses) == 0: // its key was there, perhaps by a copy
+			if s.didNothing = s.copies == 0; s.didNothing {
+				s.copies--
+			}
 		default:
 			t.doesLocked("hearsPut", s, number)
 		}
@@ -356,7 +365,7 @@ func (t *tracer) removesLocked(key string, rev int64, m *message) (hears func(an
 		}
 		switch {
 		case s.unlocking && s.releases > 1 && len(answers) == 0: // it does not tell what a copy did
-		case s.unlocking && n == 0:
+		case s.unlocking && n == 0 && s.releases > 1:
 			s.missed = true // the answer to another copy may say more
 		default:
 			s.missed = false
