@@ -48,17 +48,17 @@ type put struct {
 
 // A standing is a place of the specification.
 type standing struct {
-	number    int // once its first put is written
-	key       string
-	lease     int64
-	copies    int
+	number int // once its first put is written
+	key    string
+	lease  int64
+	copies int
 	// didNothing says that the one put so far has found a key: the next one is written in its place.
 	didNothing bool
-	held      bool
-	unlocking bool // Unlock is under way
-	releases  int  // and has sent its release so often
-	missed    bool // an answer has said that the key is not there
-	removals  int  // requests under way that may delete its key
+	held       bool
+	unlocking  bool // Unlock is under way
+	releases   int  // and has sent its release so often
+	missed     bool // an answer has said that the key is not there
+	removals   int  // requests under way that may delete its key
 }
 
 // An event is one that is written, unless it belongs to a message that needs not be, or to a place
