@@ -369,15 +369,14 @@ func (k *keeper) ask(sent *trust.Attempt, until time.Time) error {
 		defer func() { <-k.asking }()
 	case <-ctx.Done():
 	}
-	open, unread := k.isOpen(sent)
-	if !open {
+	if open, _ := k.isOpen(sent); !open {
 		return nil
 	}
 	// A member may be silent: the renewal's, or another. A read that fails at once is repeated as
 	// soon as a renewal.
 	retry := attempt.Backoff{Policy: attempt.Urgent, Most: k.plan.Soon()}
 	_, err := p.etcd.ReadBy(ctx, etcd.Range(key, clientv3.WithCountOnly()), retry, nil)
-	open, unread = k.isOpen(sent)
+	open, unread := k.isOpen(sent)
 	switch {
 	case err == nil && open && unread:
 		return errUnread
