@@ -326,6 +326,30 @@ func TestManyHoldsAreWatchedTogether(t *testing.T) {
 	})
 }
 
+// When so many names are released that few are left, the rest are watched at once.
+func TestTheRestOfManyHoldsIsWatched(t *testing.T) {
+	for _, after := range []time.Duration{0, tests.RenewalPeriod / 2, tests.RenewalPeriod - 1} {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			s := tests.SessionOf(t, etcd, "a")
+			all := make([]*etcdlock.Mutex, 150)
+			for i := range all {
+				all[i] = contract.MutexOf(t, s, fmt.Sprint("n", i))
+				tests.LockWithin(t, all[i], time.Second)
+			}
+			time.Sleep(tests.WatchedBy + after)
+			require.Zero(t, etcd.Watches())
+			for _, mu := range all[:60] {
+				require.NoError(t, mu.Unlock(context.Background()))
+			}
+			time.Sleep(tests.KeeperTick)
+			require.Equal(t, 90, etcd.Watches())
+			hold, taken := all[77].Context(context.Background()), time.Now()
+			etcd.DeleteKey(all[77].Key())
+			require.Zero(t, tests.EndsAfter(t, hold, taken))
+		})
+	}
+}
+
 // A member that is behind serves its own "now": the watch of a hold then delivers an
 // earlier use of the key's name. A put that keeps the lease keeps the place.
 func TestAnEventOfAnEarlierUseOfTheNameEndsNoHold(t *testing.T) {
