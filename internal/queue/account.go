@@ -122,6 +122,7 @@ func (a *Account) AnsweredLocked(put ticket.Answer, prompt bool) {
 func (a *Account) retireLocked() {
 	a.doubted = time.Now()
 	a.lease.RetireLocked()
+	a.lease.WakeKeeper() // an audit is due soon, though the lease may serve no more
 }
 
 // leftLocked notes that a place needs the lease no more.

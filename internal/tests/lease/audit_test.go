@@ -119,6 +119,48 @@ func TestAKeyThatALateRequestPutsIsSwept(t *testing.T) {
 	}
 }
 
+// The first request of a removal fails, so a copy of a put may come late, and audits are frequent
+// for a TTL. After another one they are again, though the lease serves no more since the first.
+func TestAfterEachDoubtALateKeyIsSweptSoon(t *testing.T) {
+	const soon = time.Second // an audit after a doubt is sent each 700 ms
+	for after := 2 * tests.TTL; after < 2*tests.TTL+tests.RenewalPeriod; after += time.Second {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			s := tests.SessionOf(t, etcd, "a")
+			held := contract.MutexOf(t, s, "held")
+			tests.LockWithin(t, held, time.Second)
+			waits := func(name string) (leave func()) {
+				tests.Strangers(t, etcd, name, 1)
+				ctx, stop := context.WithCancel(context.Background())
+				left := make(chan error, 1)
+				go func() { left <- contract.MutexOf(t, s, name).Lock(ctx) }()
+				synctest.Wait()
+				return func() {
+					fails := fake.Effect{Before: fake.Unavailable}
+					etcd.Intercept(tests.OnlyNext(etcd, fake.Txn, fails))
+					stop()
+					require.ErrorIs(t, <-left, context.Canceled)
+				}
+			}
+			firstLeaves := waits("n")
+			etcd.Intercept(tests.OnlyNext(etcd, fake.Txn, fake.Effect{Again: after}))
+			comes := time.Now().Add(after)
+			secondLeaves := waits("m")
+			firstLeaves()
+			time.Sleep(time.Until(comes) - time.Second)
+			secondLeaves()
+			time.Sleep(time.Until(comes) - 1)
+			require.Len(t, etcd.Keys("m/"), 1)
+			time.Sleep(1)
+			synctest.Wait()
+			require.Len(t, etcd.Keys("m/"), 2, "no late copy")
+			time.Sleep(soon)
+			synctest.Wait()
+			require.Len(t, etcd.Keys("m/"), 1, "the late copy blocks others, after %v", after)
+			require.NoError(t, held.Unlock(context.Background()))
+		})
+	}
+}
+
 // If the Session itself waits behind that key, it has read it: an audit is due at once. (The key is
 // a read's. A lock would use its name again.)
 func TestAKeyThatALateRequestPutsInTheWayOfItsSessionIsSweptSoon(t *testing.T) {
