@@ -181,9 +181,9 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 	if s.leases.ClosedLocked() || m.closed {
 		return errs.Failed("lock", m.name, errs.Closed)
 	}
-	for _, o := range c.all {
-		o.local = lineAtLocked(s, o.m.name)
-		if o.Try {
+	if c.Try {
+		for _, o := range c.all {
+			o.local = lineAtLocked(s, o.m.name)
 			if locked := o.busyAtHomeLocked(); locked != nil {
 				return errs.Locked(locked)
 			}
@@ -194,6 +194,7 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 	}
 	own := true
 	for _, o := range c.all {
+		o.local = lineAtLocked(s, o.m.name) // a new line drops an old one that nobody has come into
 		way := o.wayInLocked()
 		o.enterLocked(way, cancel)
 		own = own && (way == owns || way == steps)

@@ -74,3 +74,33 @@ func TestCloseStopsTheTimersOfAllKeysThatStay(t *testing.T) {
 		})
 	}
 }
+
+// For each new line the Session drops one that nobody uses, once it has many. That is no line into
+// which a LockAll is about to come: what comes after it would not find it there.
+func TestNoLineIsDroppedForAnotherNameOfItsLockAll(t *testing.T) {
+	ctx := context.Background()
+	for name, lockAll := range map[string]func(
+		*etcdlock.Session, context.Context, ...string) (*etcdlock.Hold, error){
+		"LockAll":    (*etcdlock.Session).LockAll,
+		"TryLockAll": (*etcdlock.Session).TryLockAll,
+	} {
+		t.Run(name, func(t *testing.T) {
+			etcd := fake.NewServer()
+			s, err := etcdlock.NewSession(etcd.Client("a"))
+			require.NoError(t, err)
+			defer s.Close(ctx)
+			for i := range hold.KeptLines + 1 {
+				h, err := s.Lock(ctx, fmt.Sprint("n", i))
+				require.NoError(t, err)
+				require.NoError(t, h.Unlock(ctx))
+			}
+			h, err := lockAll(s, ctx, "n0", "other")
+			require.NoError(t, err)
+			asked := len(etcd.Calls(fake.Txn))
+			_, err = s.TryLock(ctx, "n0")
+			require.ErrorIs(t, err, etcdlock.ErrLocked)
+			require.Len(t, etcd.Calls(fake.Txn), asked, "its Session knows")
+			require.NoError(t, h.Unlock(ctx))
+		})
+	}
+}
