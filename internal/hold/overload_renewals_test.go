@@ -101,40 +101,6 @@ func renewalsFail(share float64) func(fake.Call) fake.Effect {
 	}
 }
 
-// The Sessions of a client renew their leases in groups, each lease once in a period, however slow
-// etcd is and whenever they began.
-func TestTheSessionsOfAClientRenewTogether(t *testing.T) {
-	inFleet(t, false, []group{{200, 15 * time.Second}}, func(t *testing.T, a *fleet) {
-		const period = 5 * time.Second
-		var mu sync.Mutex
-		at := make(map[time.Time]int)
-		a.etcd.Intercept(func(c fake.Call) fake.Effect {
-			if c.Method == fake.KeepAlive {
-				mu.Lock()
-				defer mu.Unlock()
-				at[c.At]++
-			}
-			return fake.Effect{DelayReply: 100 * time.Millisecond}
-		})
-		time.Sleep(2 * period)
-		synctest.Wait()
-		mu.Lock()
-		clear(at)
-		mu.Unlock()
-		time.Sleep(10 * period)
-		synctest.Wait()
-		mu.Lock()
-		defer mu.Unlock()
-		renewals := 0
-		for _, n := range at {
-			renewals += n
-		}
-		require.Equal(t, 10*200, renewals)
-		require.LessOrEqual(t, len(at), 10*16)
-		require.Zero(t, a.lost())
-	})
-}
-
 // Renewals fail at once, some or all. Over a minute the Sessions of a client send at most five
 // times the renewals of a healthy etcd. While two of three fail they lose no hold.
 func TestRenewalsThatFailAtOnceHaveABudget(t *testing.T) {

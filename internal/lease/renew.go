@@ -33,9 +33,6 @@ func streamIsOver(err error) bool {
 		(!attempt.Refused(err) || etcd.IsOfToken(err))
 }
 
-// aloneFor is how many renewals of a lease go alone after one that has failed.
-const aloneFor = 5
-
 // A keeper renews a lease, audits its keys and finally revokes it. Only the goroutine of keep
 // changes its fields.
 //
@@ -59,7 +56,6 @@ type keeper struct {
 	unanswered  int  // how many sendings in a row had no good answer yet, the last one included
 	repeated    bool // the last one that has ended has failed
 	refused     bool // etcd has refused one since the last good answer
-	alone       int  // how many go when they are due, and not with those of other leases
 	results     chan renewal
 	asking      chan struct{} // has a token of each renewal that asks
 
@@ -76,13 +72,10 @@ type keeper struct {
 func (l *Lease) keep(granted time.Time) {
 	ctx, stopAttempts := context.WithCancel(l.pool.ctx)
 	defer stopAttempts()
-	sender := l.pool.etcd.Renewals(l.ID, l.plan.Period)
-	first := sender.Together(granted.Add(l.plan.Period))
 	k := &keeper{
 		Lease:       l,
 		ctx:         ctx,
-		sender:      sender,
-		next:        time.NewTimer(time.Until(first)),
+		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
 		lastStarted: granted,
 		results:     make(chan renewal),
 		asking:      make(chan struct{}, mostAsking),
@@ -91,6 +84,7 @@ func (l *Lease) keep(granted time.Time) {
 		audited:     make(chan bool, 1),
 	}
 	defer k.next.Stop()
+	k.sender = l.pool.etcd.Renewals(l.ID, l.plan.Period)
 	defer l.care.Stop()
 	defer l.pool.etcd.LookOut(l.alarmed)()
 
@@ -181,14 +175,8 @@ func (k *keeper) send() {
 }
 
 // answered sets when the next renewal is due, by how one has ended.
-//
-// (Do not send those together that fail. What shares a stream fails with it.
-// TestRenewalsThatFailAtOnceHaveABudget.)
 func (k *keeper) answered(r renewal) {
 	last := r.started.Equal(k.lastStarted)
-	if r.err != nil {
-		k.alone = aloneFor
-	}
 	switch {
 	case last && k.unanswered > 0 && streamIsOver(r.err) && !k.repeated:
 		k.unanswered = 0
@@ -201,15 +189,10 @@ func (k *keeper) answered(r renewal) {
 			k.next.Reset(k.again(r))
 		}
 	case last:
-		due := r.started.Add(k.plan.Next(time.Since(r.started)))
-		if k.alone == 0 {
-			due = k.sender.Together(due)
-		} else {
-			k.alone--
-		}
 		k.unanswered = 0
 		k.repeated, k.refused = false, false
-		k.next.Reset(time.Until(due))
+		rtt := time.Since(r.started)
+		k.next.Reset(time.Until(r.started.Add(k.plan.Next(rtt))))
 	}
 }
 

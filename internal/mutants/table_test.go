@@ -480,31 +480,8 @@ var mutants = []mutant{
 	{
 		name:    "all renewals go on one stream, however many are under way there",
 		why:     "etcd answers in order, and soon. But a member that does not lead asks the leader for each renewal on a stream, one after the other (rule 13).",
-		change:  in("keepalive.stream.isCrowded").replace("return it", "false"),
+		change:  in("keepalive.streams.carries").never("len(_.underWay) >= crowded"),
 		killers: []killer{core("etcd/keepalive", "TestWhichStreamARenewalGoesOn")},
-	},
-	{
-		name:   "each eight renewals that come at once have a stream",
-		why:    "None waits for many others. But the leases of a client are renewed together, and each time streams are opened for them and ended (rule 24).",
-		change: in("keepalive.stream.isCrowded").drop("_ >= slow"),
-		killers: []killer{
-			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
-			core("etcd/keepalive", "TestLeasesOfAClientAreRenewedTogether"),
-		},
-	},
-	{
-		name:    "each renewal goes when it is due",
-		why:     "So none is early. But then each is a message, a write and a read of its own, which costs etcd several times as much (rule 24).",
-		change:  in("keepalive.Sender.Together").replace("return it", "due"),
-		killers: []killer{core("etcd/keepalive", "TestLeasesOfAClientAreRenewedTogether")},
-	},
-	{
-		name:    "a renewal goes a little sooner each time",
-		why:     "The answer took a moment, and it goes with the others that are due by then. But it is then renewed more often than once in a period (rule 24).",
-		change:  in("trust.Schedule.Next").drop("if _rtt < _.Period/16"),
-		killers: []killer{core("lease/trust", "TestTheScheduleOfTheDefaults")},
-
-		unexplored: "It costs messages, and no trust.",
 	},
 	{
 		name:    "a renewal goes on a stream from before the grant of its lease",

@@ -69,8 +69,6 @@ type Sender struct {
 
 // A client is what the renewals of all leases of a client share.
 type client struct {
-	begun time.Time // set once
-
 	mu      sync.Mutex // not held across anything
 	streams streams
 	alarm   *time.Timer // for renewals that wait, nil before the first
@@ -88,28 +86,16 @@ func NewSender(of *clientv3.Client, id clientv3.LeaseID, period time.Duration) *
 			return leases.LeaseKeepAlive(ctx, grpc.WaitForReady(true)) // as clientv3 does
 		}
 		s.client = attempt.SharedBy(&clients, conn, func() *client {
-			return &client{begun: s.since, streams: streams{login: of.Username != ""}}
+			return &client{streams: streams{login: of.Username != ""}}
 		})
 	} else { // not made with clientv3.New
 		s.open = func(ctx context.Context) (rpc, error) {
 			return &single{ctx: ctx, lease: of, answers: make(chan chan answer, 100)}, nil
 		}
-		s.client = attempt.SharedBy(&clients, of, func() *client { return &client{begun: s.since} })
+		s.client = attempt.SharedBy(&clients, of, func() *client { return &client{} })
 	}
 	s.client.with(func(k *streams) { k.join(period) })
 	return s
-}
-
-// slots is how many times there are in a period at which leases are renewed.
-const slots = 16
-
-// Together is when a renewal goes that is due at a time: with those of the client's other leases
-// that are due soon after it. So they are one write and one read, here and in etcd.
-//
-// (Do not send each when it is due. A message of its own costs several times as much as one among
-// others. TestLeasesOfAClientAreRenewedTogether.)
-func (s *Sender) Together(due time.Time) time.Time {
-	return due.Add(-(due.Sub(s.client.begun) % s.period % (s.period / slots)))
 }
 
 // Close says that no more renewals are sent. With the last lease of a client its streams end.
@@ -159,7 +145,7 @@ var ErrNoStream = fmt.Errorf("etcd opens no stream for the renewal: %w", attempt
 
 // Renew sends a renewal and waits for its answer, or gives it up when ctx ends.
 func (s *Sender) Renew(ctx context.Context, r Renewal) (*pb.LeaseKeepAliveResponse, error) {
-	w := &wait{Renewal: r, by: s, since: time.Now(), answer: make(chan answer, 1)}
+	w := &wait{Renewal: r, by: s, answer: make(chan answer, 1)}
 	s.client.with(func(k *streams) {
 		if ctx.Err() == nil { // else the lease may be about to be revoked
 			k.put(w)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -110,7 +109,7 @@ type world struct {
 func inWorld(t *testing.T, f func(t *testing.T, b *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(context.Background())
-		b := &world{ctx: ctx, client: &client{begun: time.Now(), streams: streams{login: true}}}
+		b := &world{ctx: ctx, client: &client{streams: streams{login: true}}}
 		b.sender = b.lease(lease)
 		f(t, b)
 		end()
@@ -216,39 +215,6 @@ func TestTheLeasesOfAClientShareAStream(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		b.renewed(t)
-		require.Len(t, b.opened, 1)
-	})
-}
-
-// A renewal goes with those that are due soon after it, and then once in a period. As many as come
-// at once go on one stream.
-func TestLeasesOfAClientAreRenewedTogether(t *testing.T) {
-	inWorld(t, func(t *testing.T, b *world) {
-		b.renewed(t)
-		now, period := time.Now(), b.sender.period
-		together := make(map[time.Time][]*Sender)
-		for id := range clientv3.LeaseID(1000) {
-			s, due := b.lease(1000+id), now.Add(rand.N(period))
-			goes := s.Together(due)
-			require.LessOrEqual(t, goes, due)
-			require.Greater(t, goes, due.Add(-period/slots))
-			for n := range time.Duration(100) {
-				require.Equal(t, goes.Add(n*period), s.Together(goes.Add(n*period+time.Millisecond)))
-			}
-			together[goes] = append(together[goes], s)
-		}
-		require.LessOrEqual(t, len(together), slots)
-		for _, some := range together {
-			var results []<-chan outcome
-			for _, s := range some {
-				results = append(results, b.send(s, Renewal{Patience: bound}))
-			}
-			for i, result := range results {
-				b.opened[0].answers(60)
-				require.Equal(t, outcome{60, nil}, <-result)
-				some[i].Close()
-			}
-		}
 		require.Len(t, b.opened, 1)
 	})
 }

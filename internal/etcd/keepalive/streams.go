@@ -24,11 +24,9 @@ const (
 	// mostProxied is how many are where each renewal has a stream, and none is a login.
 	mostProxied = 64
 
-	// crowded is how many renewals are under way on a stream, the first of them for slow, before
-	// another one is opened. A member that does not lead asks the leader for each renewal on a stream,
-	// one after the other.
+	// crowded is how many renewals are under way on a stream before another one is opened. A member
+	// that does not lead asks the leader for each renewal on a stream, one after the other.
 	crowded = 8
-	slow    = 50 * time.Millisecond
 
 	// openingTime is how long a stream counts as being opened, while etcd answers nothing on it: it
 	// may lead to a member that hangs.
@@ -119,7 +117,6 @@ type answer struct {
 type wait struct {
 	Renewal
 	by     *Sender
-	since  time.Time
 	answer chan answer // gets one at most
 	on     *stream
 	gone   bool // the renewal was given up
@@ -198,11 +195,11 @@ func (k *streams) admit(now time.Time) {
 	}
 }
 
-// carries has a proven stream carry a renewal, and reports whether one does. While each is crowded,
-// another one is to be opened first.
+// carries has a proven stream carry a renewal, and reports whether one does. While eight are under
+// way on each, another one is to be opened first.
 func (k *streams) carries(w *wait) bool {
 	on := k.proven(w)
-	if on == nil || on.isCrowded(w.since) && k.opening == 0 && k.credit >= 1 {
+	if on == nil || len(on.underWay) >= crowded && k.opening == 0 && k.credit >= 1 {
 		return false
 	}
 	on.carry(w)
@@ -226,14 +223,6 @@ func (k *streams) proven(w *wait) (best *stream) {
 func (on *stream) mayCarry(w *wait) bool {
 	return !on.left && !w.Refused && on.to == w.Where.Endpoints && on.number > w.by.after &&
 		on.begun.After(w.by.since) && on.begun.After(w.Where.Since) && !on.leases[w.by]
-}
-
-// isCrowded reports whether a stream is crowded when a renewal comes.
-//
-// (Do not only count. The leases of a client are renewed together, and each time streams would be
-// opened for them. TestLeasesOfAClientAreRenewedTogether.)
-func (on *stream) isCrowded(now time.Time) bool {
-	return len(on.underWay) >= crowded && now.Sub(on.underWay[0].since) >= slow
 }
 
 // carry has a stream carry a renewal.

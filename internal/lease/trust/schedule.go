@@ -55,13 +55,8 @@ func (s Schedule) longest() time.Duration {
 }
 
 // Next is how long after an attempt that was answered within rtt the next attempt is sent: the
-// slower the answers, the sooner. An answer that comes soon is no reason to leave the period.
-func (s Schedule) Next(rtt time.Duration) time.Duration {
-	if rtt < s.Period/16 {
-		return s.Period
-	}
-	return max(s.Period-rtt, s.Period/8*3)
-}
+// slower the answers, the sooner.
+func (s Schedule) Next(rtt time.Duration) time.Duration { return max(s.Period-rtt, s.Period/8*3) }
 
 // Lasts reports whether the remaining trust is enough for another hold: whether the renewals are
 // not late.

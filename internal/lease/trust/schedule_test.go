@@ -44,7 +44,6 @@ func TestTheScheduleOfTheDefaults(t *testing.T) {
 		"as long as that one took")
 	require.Equal(t, 937500*time.Microsecond, s.Again(9, time.Minute))
 	require.Equal(t, 4*time.Second, s.Next(time.Second))
-	require.Equal(t, 5*time.Second, s.Next(300*time.Millisecond))
 	require.True(t, s.AtRisk(6*time.Second))
 	require.False(t, s.Lasts(5*time.Second))
 }
