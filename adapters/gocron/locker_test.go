@@ -294,7 +294,7 @@ func TestWhatARunCosts(t *testing.T) {
 		takes    time.Duration
 		requests etcdlocktest.Counts
 	}{
-		{"longer than twice splay", time.Second, etcdlocktest.Counts{Txn: 2}},
+		{"longer than twice splay", 900 * time.Millisecond, etcdlocktest.Counts{Txn: 2}},
 		{"shorter", job, etcdlocktest.Counts{Txn: 2, LeaseGrant: 1, LeaseRevoke: 1}},
 	} {
 		synctest.Test(t, func(t *testing.T) {

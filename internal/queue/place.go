@@ -340,8 +340,8 @@ func (p *Place) RemovedLocked() {
 	if p.Account.places[p.Ticket.Key] == p {
 		delete(p.Account.places, p.Ticket.Key)
 		p.Account.left = time.Now()
-		if len(p.Account.places) == manyPlaces {
-			p.Lease.WakeKeeper() // the holds among them are watched from now on
+		if len(p.Account.places) == manyPlaces { // the holds among them are watched, if they stay
+			p.Lease.DueLocked(p.Account.left.Add(watchAfter))
 		}
 	}
 	if p.epoch != nil && p.StaleLocked() { // an earlier key of that name may be back

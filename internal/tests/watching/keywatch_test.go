@@ -326,7 +326,7 @@ func TestManyHoldsAreWatchedTogether(t *testing.T) {
 	})
 }
 
-// When so many names are released that few are left, the rest are watched at once.
+// When so many names are released that few are left, the rest are watched soon.
 func TestTheRestOfManyHoldsIsWatched(t *testing.T) {
 	for _, after := range []time.Duration{0, tests.RenewalPeriod / 2, tests.RenewalPeriod - 1} {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -341,7 +341,7 @@ func TestTheRestOfManyHoldsIsWatched(t *testing.T) {
 			for _, mu := range all[:60] {
 				require.NoError(t, mu.Unlock(context.Background()))
 			}
-			time.Sleep(tests.KeeperTick)
+			time.Sleep(tests.WatchedBy)
 			require.Equal(t, 90, etcd.Watches())
 			hold, taken := all[77].Context(context.Background()), time.Now()
 			etcd.DeleteKey(all[77].Key())
