@@ -194,7 +194,7 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 	}
 	own := true
 	for _, o := range c.all {
-		o.local = lineAtLocked(s, o.m.name) // a new line drops an old one that nobody has come into
+		o.local = lineAtLocked(s, o.m.name) // a new line may drop one that is not in use
 		way := o.wayInLocked()
 		o.enterLocked(way, cancel)
 		own = own && (way == owns || way == steps)

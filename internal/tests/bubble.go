@@ -17,16 +17,20 @@ const (
 	TTL           = 24 * time.Second
 	RenewalPeriod = TTL / 3
 
-	// KeeperTick is the time within which the keeper sees that something is due.
-	KeeperTick = 350 * time.Millisecond
+	// CareTakes is the time within which the keeper has done what is due.
+	CareTakes = time.Millisecond
+
+	// LookEvery is the time within which a Session sees that another one of its client has noticed a
+	// set-back.
+	LookEvery = 350 * time.Millisecond
 
 	// WatchedBy is the age by which a hold is watched.
-	WatchedBy = time.Second + KeeperTick
+	WatchedBy = time.Second + CareTakes
 
 	// UnwatchedLook is the time within which an audit of the lease's keys comes while no
 	// watch covers a hold that lasts. SeldomLook is that time while watches cover all.
-	UnwatchedLook = RenewalPeriod + KeeperTick
-	SeldomLook    = 4*RenewalPeriod + KeeperTick
+	UnwatchedLook = RenewalPeriod + CareTakes
+	SeldomLook    = 4*RenewalPeriod + CareTakes
 )
 
 // InVirtualTime runs test in a bubble with an etcd of its own. In the end, when all

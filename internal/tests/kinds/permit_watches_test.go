@@ -371,7 +371,7 @@ func TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits(t *testing.T) {
 				} else {
 					<-hold.Done()
 				}
-				require.LessOrEqual(t, time.Since(began), tests.WatchedBy+tests.KeeperTick)
+				require.LessOrEqual(t, time.Since(began), tests.WatchedBy+tests.CareTakes)
 				_ = first.Unlock(context.Background())
 			})
 		})

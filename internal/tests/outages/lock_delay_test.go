@@ -633,7 +633,7 @@ func TestAHoldEndsSoonOnceAnyOfItsClientHasNoticedASetBack(t *testing.T) {
 		etcd.Restore(0, 1)
 		noticed := notices(t, other)
 		in := takesLater(t, takings["Lock"], other)
-		require.LessOrEqual(t, tests.EndsAfter(t, held.hold, noticed.told), tests.KeeperTick)
+		require.LessOrEqual(t, tests.EndsAfter(t, held.hold, noticed.told), tests.LookEvery)
 		next := tests.SoonOr(t, in, "it does not get in")
 		noticed.delays(t, time.Second, next.at)
 		require.NoError(t, next.unlock(t.Context()))

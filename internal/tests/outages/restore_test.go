@@ -250,7 +250,7 @@ func TestAHoldWhoseKeyWentWithASetBackIsLost(t *testing.T) {
 				tests.LockWithin(t, other, time.Second)
 				<-lostHold.Done()
 				// No connection shows it here. A renewal does.
-				require.LessOrEqual(t, time.Since(began), 2*tests.RenewalPeriod+tests.KeeperTick)
+				require.LessOrEqual(t, time.Since(began), 2*tests.RenewalPeriod+tests.CareTakes)
 				require.ErrorIs(t, context.Cause(lostHold), etcdlock.ErrLost)
 				require.ErrorIs(t, lost.Unlock(context.Background()), etcdlock.ErrLost)
 				time.Sleep(tests.TTL)
