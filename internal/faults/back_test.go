@@ -175,20 +175,22 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 						tr.must(told <= 2*time.Second, "a was told %v after etcd was back", told)
 						tr.must(side.Ours.Lost(a.releases(patience)), "a is not told of its loss")
 					}
-					released, most := now(), 5*time.Second
-					switch { // the lock delay, once
+					released := now()
+					delayed := released // until when the lock delay lasts
+					switch {
 					case w.kept || w.raised:
-					case n > 9: // of such a line a Session has not read all TTLs
-						most += line.UntoldTTL
+					case n > 9: // some have not read the TTLs of all before them
+						delayed += line.UntoldTTL
 					default:
-						most += long
+						delayed += long
 					}
 					for range waiting {
+						most := max(0, delayed-released) + 5*time.Second
 						next := first(tr, waiting, most+slack)
 						tr.figures.longest("time until one more got in", next.at-released)
 						tr.must(next.at-released <= most, "%s got in %v after the release", next.p.who,
 							next.at-released)
-						released, most = now(), 5*time.Second
+						released = now()
 						next.p.unlocks()
 					}
 
