@@ -73,11 +73,16 @@ func TestTheLongestTTLsCostNoMoreThanOthers(t *testing.T) {
 		t.Run(fmt.Sprintf("%d s", ttl), func(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				long := etcdlock.WithTTL(ttl * time.Second)
-				held := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", long), "n")
+				a := tests.SessionOf(t, etcd, "a", long)
+				held := contract.MutexOf(t, a, "n")
 				tests.LockWithin(t, held, time.Second)
 				next := contract.MutexOf(t, tests.SessionOf(t, etcd, "b", long), "n")
 				in := contract.Async(func() error { return next.Lock(context.Background()) })
 				etcd.Intercept(func(fake.Call) fake.Effect { return fake.Effect{DelayReply: time.Second} })
+				time.Sleep(time.Minute)
+				brief := contract.MutexOf(t, a, "brief")
+				tests.LockWithin(t, brief, time.Minute) // the keeper sees to the holds after it
+				require.NoError(t, brief.Unlock(context.Background()))
 				time.Sleep(time.Hour)
 				before := etcd.Counts()
 				time.Sleep(time.Hour)
