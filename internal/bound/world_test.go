@@ -127,6 +127,16 @@ func (w *world) each(f func(ctx context.Context, i int)) {
 	synctest.Wait()
 }
 
+// inTurn is as each, and each call comes to rest before the next one begins.
+func (w *world) inTurn(f func(ctx context.Context)) {
+	for range w.n {
+		ctx, end := context.WithCancel(w.waits)
+		w.ends = append(w.ends, end)
+		w.left.Go(func() { f(ctx) })
+		synctest.Wait()
+	}
+}
+
 // came notes what has become of a call of the others.
 func (w *world) came(h held, err error) {
 	w.mu.Lock()
