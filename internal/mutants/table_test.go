@@ -2287,7 +2287,7 @@ var mutants = []mutant{
 		name:    "the last recall counts",
 		why:     "It is the newest word of those who may recall. But it gives back time on which somebody else has counted.",
 		change:  in("recallState.noticeLocked").drop("_.end != nil && !_.Before(_.ends)"),
-		killers: []killer{inArea("holders", "TestTheShorterGraceStays"), ofFamily(500)},
+		killers: []killer{inArea("holders", "TestTheShorterGraceStays")},
 	},
 	{
 		name: "a recall before the watch is not noticed",
