@@ -333,7 +333,11 @@ func (t *tracer) asksLocked(
 				s.copies--
 			}
 		default:
-			t.doesLocked("hearsPut", s, number)
+			past := 0 // 1 if the process knows that another cluster has come since
+			if reply.(*pb.TxnResponse).Header.ClusterId < t.heard[process] {
+				past = 1
+			}
+			t.doesLocked("hearsPut", s, number, past)
 		}
 	}
 }
@@ -369,7 +373,25 @@ func (t *tracer) removesLocked(key string, rev int64, m *message) (hears func(an
 			s.missed = true // the answer to another copy may say more
 		default:
 			s.missed = false
+			if n > 0 {
+				t.deletedByLocked(s)
+			}
 			t.doesLocked("hearsDelete", s, n)
+		}
+	}
+}
+
+// deletedByLocked notes that the removal of a place has deleted its key. That may be the key of an
+// earlier place of that name, which a set-back has put back: then it was not the removal of that.
+func (t *tracer) deletedByLocked(s *standing) {
+	for _, e := range slices.Backward(t.events) {
+		if e.what == "deletes" && e.of[0].key == s.key {
+			if of := e.of[0]; of != s {
+				of.removals++
+				s.removals--
+				e.of, e.plain = []*standing{s}, true
+			}
+			return
 		}
 	}
 }
