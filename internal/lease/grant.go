@@ -125,7 +125,7 @@ func (p *Pool) newLease(ctx context.Context) error {
 	l.plan = l.trust.Schedule()
 	l.tenants = p.config.TenantsLocked(l)
 	p.safety.Lock()
-	l.expiry = time.AfterFunc(time.Until(l.trust.Until()), l.expire)
+	l.expiry = time.AfterFunc(l.trust.Remaining(time.Now()), l.expire)
 	p.leases[l] = struct{}{}
 	late := l.trust.At(time.Now()) != trust.Whole
 	if late {

@@ -155,14 +155,27 @@ type Use struct {
 
 // expire is called by the timer of the end of the trust, and when a look has found that over.
 func (l *Lease) expire() {
-	why := l.isOver()
+	why := l.expires()
 	if why == nil {
-		return // a renewal has moved the end meanwhile
+		return // a renewal has moved the end meanwhile, or the wall clock was set back
 	}
 	l.endLives(why)
 	l.pool.mu.Lock()
 	defer l.pool.mu.Unlock()
 	l.CheckLocked(time.Now())
+}
+
+// expires is isOver. While the trust goes on it sets the timer anew: by the wall clock the end may
+// come sooner than by the monotonic one, by which a timer runs, or not as soon any more.
+func (l *Lease) expires() error {
+	l.pool.safety.Lock()
+	defer l.pool.safety.Unlock()
+	now := time.Now()
+	if why := l.overSafe(now); why != nil {
+		return why
+	}
+	l.expiry.Reset(l.trust.Remaining(now))
+	return nil
 }
 
 // isOver is why the trust in l has ended, nil while it goes on.
@@ -221,7 +234,7 @@ func (l *Lease) trusts(change func(t *trust.Trust)) {
 	doubts := l.trust.Doubts()
 	change(l.trust)
 	if l.trust.Until() != until {
-		l.expiry.Reset(time.Until(l.trust.Until()))
+		l.expiry.Reset(l.trust.Remaining(time.Now()))
 		if !lasted {
 			l.lasts.Store(true)
 			l.WakeKeeper()
@@ -362,8 +375,12 @@ func (l *Lease) dueLocked(at time.Time) {
 }
 
 // alarmed is called when the lookout has seen something.
+//
+// (Do not only ask whether the trust is over. A machine that has slept may wake before that, and
+// the timer, which has slept, too, would be late by as much.
+// TestATrustEndsByTheWallClockAfterTheMachineHasSlept.)
 func (l *Lease) alarmed() {
-	_ = l.isOver() // which has expire called
+	_ = l.expires()
 	l.WakeKeeper()
 }
 

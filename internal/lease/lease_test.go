@@ -142,3 +142,56 @@ func TestALateAnswerRevivesNoLease(t *testing.T) {
 		require.Error(t, l.isOver())
 	})
 }
+
+// The wall clock has run ahead of the monotonic one, since the machine has slept or the clock was
+// set forward, and the trust is not over yet. It is over when the first of the clocks says so,
+// though no renewal and no look comes until then. (A bubble has no monotonic clock, so this is in
+// real time.)
+func TestATrustEndsByTheWallClockAfterTheMachineHasSlept(t *testing.T) {
+	const soon, later = 200 * time.Millisecond, 30 * time.Minute
+	type at = func(wall, monotonic time.Duration) time.Time
+	for name, does := range map[string]func(l *Lease, until at){
+		"the lookout has seen it": func(l *Lease, until at) {
+			l.trustUntil(until(soon, later))
+			l.alarmed()
+		},
+		"a renewal from before is answered": func(l *Lease, until at) {
+			l.trusts(func(of *trust.Trust) {
+				sent := until(soon, later).Add(-l.plan.Span)
+				l.trust = trust.New(sent.Add(-soon/2), l.TTL, l.pool.config.Margin)
+				l.trust.Answered(sent, l.trust.Sends(sent, nil), trust.Confirmation{TTL: l.TTL}, 0)
+			})
+		},
+		"the wall clock was set back before the timer ran": func(l *Lease, until at) {
+			l.trustUntil(until(later, soon))
+			l.expire()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, closes := pool(fake.NewServer().Client("a"), time.Hour)
+			defer closes()
+			_, err := p.Take(t.Context(), func() bool { return p.CurrentLocked() != nil })
+			require.NoError(t, err)
+			p.mu.Lock()
+			l := p.current
+			p.mu.Unlock()
+			began := time.Now()
+			does(l, func(wall, monotonic time.Duration) time.Time {
+				return fake.MoveMonotonic(began.Add(wall), monotonic-wall)
+			})
+			select {
+			case <-l.Dead():
+				require.GreaterOrEqual(t, time.Since(began), soon)
+			case <-time.After(10 * time.Second):
+				require.Fail(t, "the trust goes on")
+			}
+		})
+	}
+}
+
+// trustUntil makes the trust in l last until a time, and sets no timer for it.
+func (l *Lease) trustUntil(until time.Time) {
+	l.pool.safety.Lock()
+	defer l.pool.safety.Unlock()
+	l.trust = trust.New(until.Add(-l.plan.Span), l.TTL, l.pool.config.Margin)
+}

@@ -66,8 +66,8 @@ var mutants = []mutant{
 	{
 		name: "the timer of the trust waits for the Session's mutex",
 		why:  "All that follows from the end of a lease is done with it. But 20,000 calls may hold it for seconds, and meanwhile etcd gives the lock away (rule 27).",
-		change: in("lease.Lease.expire").replace("_why := _self.isOver()",
-			"_self.pool.mu.Lock(); _why := _self.isOver(); _self.pool.mu.Unlock()"),
+		change: in("lease.Lease.expire").replace("_why := _self.expires()",
+			"_self.pool.mu.Lock(); _why := _self.expires(); _self.pool.mu.Unlock()"),
 		killers: []killer{withMutexHeld("TestHoldsEndInTimeWhileTheSessionsMutexIsHeld")},
 	},
 	{
@@ -614,6 +614,12 @@ var mutants = []mutant{
 		why:     "It shows that in the end. But for most of a period the contexts of holds go on that other processes may have taken over (rule 2).",
 		change:  in("etcd.lookout.lookLocked").replace("_ahead >= wallAhead", "_ahead > 1e18"),
 		killers: []killer{core("etcd", "TestALookoutSeesWhatNoEventTells")},
+	},
+	{
+		name:    "the timer of the trust runs on after the machine has slept",
+		why:     "The lookout asks whether the trust is over. But it may be over a moment later, and the timer has slept, too: the contexts of holds end by as much too late (rules 1 and 2).",
+		change:  in("lease.Lease.alarmed").replace("_.expires()", "_self.isOver()"),
+		killers: []killer{core("lease", "TestATrustEndsByTheWallClockAfterTheMachineHasSlept")},
 	},
 	{
 		name:    "a key that no watch covers is looked at as seldom as one that is watched",

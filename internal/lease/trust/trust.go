@@ -46,8 +46,10 @@ func (t *Trust) extend(sent time.Time, ttl time.Duration) {
 // Until is when the trust is over, unless a renewal extends it before.
 func (t *Trust) Until() time.Time { return t.until }
 
-// Remaining is how long the trust lasts.
-func (t *Trust) Remaining(now time.Time) time.Duration { return t.until.Sub(now) }
+// Remaining is how long the trust lasts, by the clock that says less; see At.
+func (t *Trust) Remaining(now time.Time) time.Duration {
+	return min(t.until.Sub(now), t.until.Round(0).Sub(now.Round(0)))
+}
 
 // Schedule is when to renew the lease.
 func (t *Trust) Schedule() Schedule { return scheduleOf(t.ttl, t.margin(t.ttl)) }
