@@ -1455,7 +1455,7 @@ var mutants = []mutant{
 		name: "one late watch makes all watch anew",
 		why:  "The watches share a stream, which may be dead, and which ends when nobody uses it. But mostly only one watch is late, and the others make a storm (rule 25).",
 		change: in("queue.view.recheck").before("return 0, false #3 of 3", `
-			_self.line.keys.rewatchLocked()
+			go _self.line.keys.rewatch()
 			for n := range _self.line.keys.LinesLocked {
 				if n.view != nil {
 					n.view.renewLocked()

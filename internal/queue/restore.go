@@ -39,30 +39,24 @@ func (k *Keys) SetBackLocked(present *etcd.Epoch) (until time.Time) {
 func (k *Keys) FollowSetBack() {
 	guard.Pieces(k.mu, k.LinesLocked, (*Line).SetBackLocked)
 	guard.Pieces(k.mu, k.places(), (*Place).tellLocked)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.rewatchLocked()
+	k.rewatch()
 }
 
-// rewatchLocked begins new watches of the keys of the Session's holds: the old ones may be silent.
-func (k *Keys) rewatchLocked() {
-	for _, a := range k.accounts {
-		if len(a.places) > manyPlaces {
-			continue
+// rewatch begins new watches of the keys of the Session's holds: the old ones may be silent.
+//
+// (Do not leave out the holds of a lease that has many. When few are left, their watches count.
+// TestTheWatchesOfManyHoldsAreMadeAnew.)
+func (k *Keys) rewatch() {
+	guard.Pieces(k.mu, k.places(), func(p *Place) {
+		if p.watch != nil {
+			p.watch.renewLocked()
 		}
-		for _, p := range a.places {
-			if p.watch != nil {
-				p.watch.renewLocked()
-			}
-		}
-	}
+	})
 }
 
 // WatchAnew begins new watches for all views of the Session and for the keys of its holds.
 func (k *Keys) WatchAnew() {
-	k.mu.Lock()
-	k.rewatchLocked()
-	k.mu.Unlock()
+	k.rewatch()
 	guard.Pieces(k.mu, k.LinesLocked, func(n *Line) {
 		if v := n.viewLocked(); v != nil {
 			v.renewLocked()
@@ -77,9 +71,7 @@ func (k *Keys) WatchAnew() {
 func (k *Keys) followConnection(a *Account) {
 	k.etcd.FollowConnection(a.lease.Live(), func() {
 		guard.Pieces(k.mu, k.LinesLocked, (*Line).EndLocked)
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.rewatchLocked()
+		k.rewatch()
 	}, func() {
 		k.mu.Lock()
 		k.suspectLocked()

@@ -352,6 +352,37 @@ func TestTheRestOfManyHoldsIsWatched(t *testing.T) {
 	}
 }
 
+// Some of the keys of so many holds that new ones get no watch have one, from before they were as
+// many. When etcd is set back these watches are made anew, as those of few are: they count again
+// when few holds are left.
+func TestTheWatchesOfManyHoldsAreMadeAnew(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		holds := contract.HoldMany(t, s, "n", 80)
+		time.Sleep(tests.WatchedBy)
+		more := make([]*etcdlock.Mutex, 70)
+		for i := range more {
+			more[i] = contract.MutexOf(t, s, fmt.Sprint("more", i))
+			tests.LockWithin(t, more[i], time.Second)
+		}
+		snapshot := etcd.Snapshot()
+		for range 100 {
+			require.NoError(t, etcd.PutKey("something else", 0))
+		}
+		time.Sleep(tests.UnwatchedLook)
+		etcd.Restore(snapshot, 2)
+		time.Sleep(2 * tests.RenewalPeriod)
+		for _, mu := range more {
+			require.NoError(t, mu.Unlock(context.Background()))
+		}
+		time.Sleep(tests.WatchedBy)
+		require.Equal(t, 80, etcd.Watches())
+		taken := time.Now()
+		etcd.DeleteKey(etcd.Keys("n5/")[0])
+		require.Zero(t, tests.EndsAfter(t, holds[5], taken))
+	})
+}
+
 // A member that is behind serves its own "now": the watch of a hold then delivers an
 // earlier use of the key's name. A put that keeps the lease keeps the place.
 func TestAnEventOfAnEarlierUseOfTheNameEndsNoHold(t *testing.T) {
