@@ -579,6 +579,12 @@ var mutants = []mutant{
 		killers: []killer{inArea("watching", "TestTheLongestTTLsCostNoMoreThanOthers")},
 	},
 	{
+		name:    "an audit that has no answer has found nothing",
+		why:     "The next one tries again. But what is suspected may block a line, and without a suspicion the next one is more than a TTL away (rules 5 and 26).",
+		change:  in("queue.Account.stillSuspects").drop("_.SuspectLocked()"),
+		killers: []killer{inArea("watching", "TestASuspicionOutlastsAnAuditWithoutAnAnswer")},
+	},
+	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals show when the lease is gone. But they do not show that the key is gone (rule 5).",
 		change: in("queue.Account.CareLocked").replace("_last.Add(_)",

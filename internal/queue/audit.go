@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/recheck"
@@ -152,19 +153,38 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 	}
 	lifetime, err := k.etcd.Lifetime(asking, a.lease.ID, clientv3.WithAttachedKeys())
 	if err != nil || ctx.Err() != nil {
+		if suspicious {
+			a.stillSuspects(err)
+		}
 		return true // the renewals show it, or it does not matter any more
 	}
 	known = lifetime.Known
 	// A member that lags behind also reports fewer keys. A read decides.
 	missing, strays := a.compare(lifetime.Keys, sent, suspicious || lifetime.Behind)
-	// After an error the next audit tries again.
-	_ = k.etcd.ReadKeys(ctx, keysOf(missing), k.etcd.AskInTime, func(part etcd.Part) {
+	err = k.etcd.ReadKeys(ctx, keysOf(missing), k.etcd.AskInTime, func(part etcd.Part) {
 		a.confirmMissing(missing[part.From:], part, known)
 	})
-	_ = k.etcd.ReadKeys(ctx, strays, k.etcd.AskInTime, func(part etcd.Part) {
+	a.stillSuspects(err)
+	err = k.etcd.ReadKeys(ctx, strays, k.etcd.AskInTime, func(part etcd.Part) {
 		a.sweep(ctx, part.Entries)
 	})
+	a.stillSuspects(err)
 	return known
+}
+
+// stillSuspects makes another audit due soon if err says that etcd has not answered what was to be
+// found out. What it has refused it would refuse again.
+//
+// (Do not leave that to the next audit, as if nothing was suspected. A key of before that a
+// set-back has brought back blocks its line, for more than a TTL.
+// TestASuspicionOutlastsAnAuditWithoutAnAnswer.)
+func (a *Account) stillSuspects(err error) {
+	if err == nil || attempt.Refused(err) {
+		return
+	}
+	a.keys.mu.Lock()
+	defer a.keys.mu.Unlock()
+	a.SuspectLocked()
 }
 
 // auditsBy decides how to audit: by the keys on the lease, or by the values of its places, which

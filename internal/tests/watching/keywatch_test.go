@@ -541,3 +541,57 @@ func TestAHoldThatIsWatchedWhileEtcdIsSetBack(t *testing.T) {
 		}
 	}
 }
+
+// Something is suspected of the keys on a lease, and the audit of them has no answer. Another one
+// comes soon, not when it would without a suspicion, unless etcd has refused the first.
+func TestASuspicionOutlastsAnAuditWithoutAnAnswer(t *testing.T) {
+	for name, row := range map[string]struct {
+		method  string
+		failure error
+		again   bool
+	}{
+		"the keys on the lease": {fake.TimeToLive, fake.Unavailable, true},
+		"a key":                 {fake.Txn, fake.Unavailable, true},
+		"it is refused":         {fake.TimeToLive, rpctypes.ErrGRPCPermissionDenied, false},
+	} {
+		for _, held := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, another key is held %t", name, held), func(t *testing.T) {
+				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					s := tests.SessionOf(t, etcd, "a")
+					if held {
+						tests.LockWithin(t, contract.MutexOf(t, s, "other"), time.Second)
+					}
+					mu := contract.MutexOf(t, s, "n")
+					tests.LockWithin(t, mu, time.Second)
+					snapshot := etcd.Snapshot()
+					require.NoError(t, mu.Unlock(context.Background()))
+					etcd.DeleteKey("any") // a revision more
+					time.Sleep(tests.RenewalPeriod / 2)
+					etcd.Restore(snapshot, 2) // the key is back
+					audits, failed := 0, false
+					etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+						if c.Method == fake.TimeToLive {
+							audits++
+						}
+						if c.Method == row.method && audits > 0 && !(failed && row.again) {
+							failed, e.Before = true, row.failure
+						}
+						return e
+					})
+					back := contract.MutexOf(t, s, "back")
+					require.Error(t, back.TryLock(context.Background()), "its answer shows the set-back")
+					const again = 700 * time.Millisecond
+					time.Sleep(again + tests.CareTakes)
+					synctest.Wait()
+					require.True(t, failed)
+					if row.again {
+						require.Empty(t, etcd.Keys("n/"))
+						return
+					}
+					time.Sleep(tests.SeldomLook)
+					require.LessOrEqual(t, audits, 3)
+				})
+			})
+		}
+	}
+}
