@@ -628,6 +628,18 @@ var mutants = []mutant{
 		killers: []killer{core("lease", "TestATrustEndsByTheWallClockAfterTheMachineHasSlept")},
 	},
 	{
+		name:    "a release that is over says nothing to the keeper of a closed Session",
+		why:     "The keeper looks at what is left in each period. But Close waits for it: for twenty minutes with a TTL of an hour (rule 10).",
+		change:  in("queue.Account.ReleasedLocked").drop("if _.keys.Leases.ClosedLocked()"),
+		killers: []killer{inArea("mutex", "TestCloseEndsAsSoonAsTheReleaseIsAnswered")},
+	},
+	{
+		name:    "a lease that lasts again says nothing to its keeper",
+		why:     "The keeper looks in each period. But reads wait to join others as long as the lease does not last.",
+		change:  in("lease.Lease.trusts").drop("_.WakeKeeper()"),
+		killers: []killer{inArea("kinds", "TestNobodyJoinsAKeyWhoseLeaseDoesNotLast")},
+	},
+	{
 		name:    "a key that no watch covers is looked at as seldom as one that is watched",
 		why:     "The watch will be back. But until then only an audit shows a loss (rule 5).",
 		change:  in("queue.Account.auditPeriodLocked").drop("!_.watched"),

@@ -404,14 +404,21 @@ func TestNobodyJoinsAKeyWhoseLeaseDoesNotLast(t *testing.T) {
 			rw := tests.RWMutexOf(t, tests.SessionOf(t, etcd, "a"))
 			first, second := tests.RLockWithin(t, rw, time.Second), tests.RLockWithin(t, rw, time.Second)
 			etcd.Intercept(tests.FromNth(1, fake.KeepAlive, fake.Effect{Drop: true}))
-			time.Sleep(tests.TTL * 3 / 4)
+			time.Sleep(tests.RenewalPeriod * 7 / 4)
 			tests.RequireHolds(t, first)
 			third := tests.RLockLater(rw)
 			tests.StillWaits(t, third, "the lease does not last")
-			etcd.Intercept(nil)
-			time.Sleep(tests.TTL / 8)
-			synctest.Wait()
-			tests.UnlockAll(t, tests.SoonOr(t, third, "it does not get in"), first, second)
+			const takes = 100 * time.Millisecond
+			var answered time.Time
+			etcd.Intercept(func(c fake.Call) (effect fake.Effect) {
+				if c.Method == fake.KeepAlive {
+					answered, effect.DelayReply = c.At.Add(takes), takes
+				}
+				return effect
+			})
+			in := <-third
+			require.Equal(t, answered, time.Now(), "it does not get in with the renewal")
+			tests.UnlockAll(t, in, first, second)
 		})
 	})
 	t.Run("it is retired", func(t *testing.T) {

@@ -15,6 +15,27 @@ import (
 	"github.com/etcdlock/etcdlock/internal/tests"
 )
 
+// Close waits for a release that is under way, and for no longer, however long the TTL is.
+func TestCloseEndsAsSoonAsTheReleaseIsAnswered(t *testing.T) {
+	const takes = 700 * time.Millisecond
+	for _, ttl := range []time.Duration{tests.TTL, time.Hour} {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(ttl))
+			mu := contract.MutexOf(t, s, "n")
+			tests.LockWithin(t, mu, time.Second)
+			time.Sleep(5 * time.Second)
+			etcd.Intercept(tests.OnlyNext(etcd, fake.Txn, fake.Effect{DelayReply: takes}))
+			began := time.Now()
+			unlocked := contract.Async(func() error { return mu.Unlock(context.Background()) })
+			synctest.Wait()
+			require.NoError(t, s.Close(context.Background()))
+			require.Equal(t, takes, time.Since(began))
+			require.NoError(t, <-unlocked)
+			require.Empty(t, etcd.Leases())
+		})
+	}
+}
+
 // A Close comes while an Unlock is ending the hold's contexts, and has sent nothing yet.
 // The release counts as under way all the same, and Close waits for it.
 func TestAnUnlockThatIsFollowedByCloseIsNoLoss(t *testing.T) {
