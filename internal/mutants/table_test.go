@@ -598,6 +598,12 @@ var mutants = []mutant{
 		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
 	},
 	{
+		name:    "the keeper comes back for one of the young holds, whichever it is",
+		why:     "It sees to the others, too. But the oldest of them may last before (rule 5).",
+		change:  in("queue.Account.coverHoldsLocked").drop("_.Before(_.lasts)"),
+		killers: []killer{inArea("watching", "TestEachHoldIsWatchedOnceItLasts")},
+	},
+	{
 		name:    "the watch of a key that has ended says nothing to the keeper",
 		why:     "Another one is about to begin, and the keeper looks at all keys in each period. But until then nothing covers the key (rule 5).",
 		change:  in("queue.keyWatch.unsure").drop("_.Lease.WakeKeeper()"),

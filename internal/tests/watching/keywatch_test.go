@@ -51,6 +51,22 @@ func TestAShortHoldCostsNothingAndALongOneIsWatched(t *testing.T) {
 	})
 }
 
+// Each hold is watched from its second second on, whichever others begin before and after it.
+func TestEachHoldIsWatchedOnceItLasts(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const holds, apart = 10, 90 * time.Millisecond
+		s, began := tests.SessionOf(t, etcd, "a"), time.Now()
+		for i := range holds {
+			tests.LockWithin(t, contract.MutexOf(t, s, fmt.Sprint("n", i)), time.Second)
+			time.Sleep(apart)
+		}
+		for i := range holds {
+			time.Sleep(time.Until(began.Add(time.Duration(i)*apart + tests.WatchedBy)))
+			require.Equal(t, i+1, etcd.Watches())
+		}
+	})
+}
+
 // If an operator takes something from a hold that is watched, the event shows that: at
 // once, except that the library asks etcd for the reason.
 func TestALossIsToldByTheEvent(t *testing.T) {
