@@ -80,7 +80,14 @@ func (w *keyWatch) run() {
 
 // follow watches the key until the watch ends or a new one is wanted. It returns why the watch
 // ended, if etcd has said so.
+//
+// A new one that was wanted during the pause before is this one. (Do not end it for that. The next
+// pause is twice as long, which may be minutes. TestAWatchThatWasWantedInAPauseStays.)
 func (w *keyWatch) follow(broken *attempt.Backoff) error {
+	select {
+	case <-w.again:
+	default:
+	}
 	watch := w.place.keys.etcd.Watch(w.ctx, broken, w.place.Ticket.Key)
 	defer watch.Stop()
 	defer w.unsure()

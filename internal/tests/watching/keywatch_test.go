@@ -238,6 +238,34 @@ func TestAWatchOfAHoldIsMadeAnew(t *testing.T) {
 	})
 }
 
+// The watch of a hold has failed for a while, so it is made anew after an ever longer pause. Etcd is
+// set back in such a pause, so that a new watch is wanted. The next one is that: it stays.
+func TestAWatchThatWasWantedInAPauseStays(t *testing.T) {
+	for _, ttl := range []time.Duration{tests.TTL, time.Hour} {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(ttl))
+			etcd.Intercept(tests.FromNth(1, fake.Watch, fake.Effect{Before: fake.Unavailable}))
+			mu := contract.MutexOf(t, s, "n")
+			hold := tests.LockWithin(t, mu, time.Second)
+			time.Sleep(time.Minute)
+			snapshot := etcd.Snapshot()
+			etcd.DeleteKey("any") // a revision more
+			etcd.Restore(snapshot, 2)
+			_, err := s.TryLock(context.Background(), "other") // its answer shows the set-back
+			require.ErrorIs(t, err, etcdlock.ErrLocked)
+			synctest.Wait()
+			etcd.Intercept(nil)
+			failed := len(etcd.Calls(fake.Watch))
+			time.Sleep(time.Minute)
+			require.Equal(t, 1, len(etcd.Calls(fake.Watch))-failed)
+			require.Equal(t, 1, etcd.Watches())
+			taken := time.Now()
+			etcd.DeleteKey(mu.Key())
+			require.Zero(t, tests.EndsAfter(t, hold, taken))
+		})
+	}
+}
+
 // The user may not watch. The library tries that once a minute, and the audits show a loss.
 // An expired token is another matter: the next watch is on another stream, soon.
 func TestAHoldWhoseWatchIsRefused(t *testing.T) {
