@@ -61,6 +61,8 @@ type Lease struct {
 	// News of the renewals for the keeper's care.
 	lasts atomic.Bool // they were late, and are not
 	late  atomic.Bool // one is late
+
+	overdue atomic.Bool // by the wall clock the next renewal is; news for the keeper
 }
 
 // A Reason is why the trust in a lease has ended, as far as users tell the reasons apart.
@@ -379,8 +381,13 @@ func (l *Lease) dueLocked(at time.Time) {
 // (Do not only ask whether the trust is over. A machine that has slept may wake before that, and
 // the timer, which has slept, too, would be late by as much.
 // TestATrustEndsByTheWallClockAfterTheMachineHasSlept.)
+//
+// (Nor leave the next renewal to its timer. There may be time enough for one before the trust is
+// over. TestALeaseIsRenewedOnceTheMachineHasWoken.)
 func (l *Lease) alarmed() {
-	_ = l.expires()
+	if l.expires() == nil && l.remaining() < l.plan.Span-l.plan.Period {
+		l.overdue.Store(true)
+	}
 	l.WakeKeeper()
 }
 
@@ -396,6 +403,13 @@ func (l *Lease) until() time.Time {
 	l.pool.safety.Lock()
 	defer l.pool.safety.Unlock()
 	return l.trust.Until()
+}
+
+// remaining is how long the trust in the lease lasts, by the clock that says less.
+func (l *Lease) remaining() time.Duration {
+	l.pool.safety.Lock()
+	defer l.pool.safety.Unlock()
+	return l.trust.Remaining(time.Now())
 }
 
 // Lasts reports whether the trust is enough for another hold: whether the renewals are not late.

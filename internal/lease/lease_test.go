@@ -168,13 +168,8 @@ func TestATrustEndsByTheWallClockAfterTheMachineHasSlept(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, closes := pool(fake.NewServer().Client("a"), time.Hour)
+			l, closes := renewed(t, fake.Effect{Drop: true})
 			defer closes()
-			_, err := p.Take(t.Context(), func() bool { return p.CurrentLocked() != nil })
-			require.NoError(t, err)
-			p.mu.Lock()
-			l := p.current
-			p.mu.Unlock()
 			began := time.Now()
 			does(l, func(wall, monotonic time.Duration) time.Time {
 				return fake.MoveMonotonic(began.Add(wall), monotonic-wall)
@@ -187,6 +182,47 @@ func TestATrustEndsByTheWallClockAfterTheMachineHasSlept(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The machine has slept for longer than a period of the renewals, but not until the trust is over.
+// Then the lease is renewed at once, which may still be in time. After a shorter sleep it is not.
+// (In real time, for the same reason.)
+func TestALeaseIsRenewedOnceTheMachineHasWoken(t *testing.T) {
+	for remains, renews := range map[time.Duration]bool{
+		10 * time.Minute: true, 30 * time.Minute: true, 40 * time.Minute: false,
+	} {
+		l, closes := renewed(t, fake.Effect{})
+		const monotonic = 50 * time.Minute
+		l.trustUntil(fake.MoveMonotonic(time.Now().Add(remains), monotonic-remains))
+		l.alarmed()
+		if renews {
+			require.Eventually(t, func() bool { return l.remaining() > remains }, 10*time.Second,
+				time.Millisecond)
+		} else {
+			require.False(t, l.overdue.Load())
+		}
+		require.NoError(t, l.isOver())
+		closes()
+	}
+}
+
+// renewed is a lease with a TTL of an hour, and what closes its Pool. effect is what becomes of its
+// renewals.
+func renewed(t *testing.T, effect fake.Effect) (l *Lease, closes func()) {
+	t.Helper()
+	etcd := fake.NewServer()
+	etcd.Intercept(func(c fake.Call) fake.Effect {
+		if c.Method == fake.KeepAlive {
+			return effect
+		}
+		return fake.Effect{}
+	})
+	p, closes := pool(etcd.Client("a"), time.Hour)
+	_, err := p.Take(t.Context(), func() bool { return p.CurrentLocked() != nil })
+	require.NoError(t, err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.current, closes
 }
 
 // trustUntil makes the trust in l last until a time, and sets no timer for it.

@@ -100,6 +100,9 @@ func (l *Lease) keep(granted time.Time) {
 			ended, due = nil, true
 		case <-l.wake:
 			due = true
+			if l.overdue.Swap(false) {
+				k.next.Reset(0)
+			}
 		case <-l.care.C:
 			due = true
 		case c := <-k.cared:

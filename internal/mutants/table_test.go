@@ -634,6 +634,12 @@ var mutants = []mutant{
 		killers: []killer{core("lease", "TestATrustEndsByTheWallClockAfterTheMachineHasSlept")},
 	},
 	{
+		name:    "the timer of the next renewal runs on after the machine has slept",
+		why:     "Renewals are a period apart. But that timer has slept, too, and the trust may be over by the wall clock before, though etcd would have renewed it (rule 2).",
+		change:  in("lease.Lease.alarmed").drop("_.overdue.Store(true)"),
+		killers: []killer{core("lease", "TestALeaseIsRenewedOnceTheMachineHasWoken")},
+	},
+	{
 		name:    "a release that is over says nothing to the keeper of a closed Session",
 		why:     "The keeper looks at what is left in each period. But Close waits for it: for twenty minutes with a TTL of an hour (rule 10).",
 		change:  in("queue.Account.ReleasedLocked").drop("if _.keys.Leases.ClosedLocked()"),

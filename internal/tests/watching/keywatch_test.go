@@ -238,8 +238,8 @@ func TestAWatchOfAHoldIsMadeAnew(t *testing.T) {
 	})
 }
 
-// The watch of a hold has failed for a while, so it is made anew after an ever longer pause. Etcd is
-// set back in such a pause, so that a new watch is wanted. The next one is that: it stays.
+// The watch of a hold has failed for a while, so it is made anew after an ever longer pause. Then
+// etcd is set back in such a pause, so that a new watch is wanted. The next one is that: it stays.
 func TestAWatchThatWasWantedInAPauseStays(t *testing.T) {
 	for _, ttl := range []time.Duration{tests.TTL, time.Hour} {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
