@@ -112,8 +112,10 @@ func (a *Account) auditPeriodLocked(now time.Time, holds coverage) time.Duration
 	period := min(max(a.lease.Period(), min(a.lease.TTL/3, auditEvery)), longest)
 	doubtful := !a.doubted.IsZero()
 	switch {
-	case a.suspect || doubtful && now.Sub(a.doubted) < a.lease.TTL:
+	case doubtful && now.Sub(a.doubted) < a.lease.TTL:
 		return min(period, auditEvery)
+	case a.suspect: // again, if the last one had no answer
+		return min(period, a.keys.etcd.Seldom(auditEvery))
 	case doubtful || !holds.watched || a.lease.AtRisk(now):
 		return period
 	case !holds.rechecked:

@@ -639,3 +639,35 @@ func TestASuspicionOutlastsAnAuditWithoutAnAnswer(t *testing.T) {
 		}
 	}
 }
+
+// Where etcd is slow an audit that has no answer is followed by one in each period of the renewals,
+// not by one each second.
+func TestAnAuditWithoutAnAnswerIsRepeatedSeldomWhereAnswersAreSlow(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		tests.LockWithin(t, contract.MutexOf(t, s, "n"), time.Second)
+		snapshot := etcd.Snapshot()
+		etcd.DeleteKey("any") // a revision more
+		etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+			switch c.Method {
+			case fake.TimeToLive:
+				e.Before = fake.Unavailable
+			case fake.Txn:
+				e.DelayReply = 2 * time.Second
+			}
+			return e
+		})
+		for i := range 4 { // the Session learns how slow it is
+			mu := contract.MutexOf(t, s, fmt.Sprint("other", i))
+			require.NoError(t, mu.Lock(context.Background()))
+			require.NoError(t, mu.Unlock(context.Background()))
+		}
+		time.Sleep(tests.TTL)
+		etcd.Restore(snapshot, 2)
+		require.Error(t, contract.MutexOf(t, s, "back").TryLock(tests.Within(t, time.Minute)))
+		before := len(etcd.Calls(fake.TimeToLive))
+		const periods = 4
+		time.Sleep(periods * tests.RenewalPeriod)
+		require.InDelta(t, periods, len(etcd.Calls(fake.TimeToLive))-before, 2)
+	})
+}
