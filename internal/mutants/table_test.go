@@ -610,6 +610,26 @@ var mutants = []mutant{
 		killers: []killer{inArea("watching", "TestAKeyThatIsUncoveredIsAuditedAtOnce")},
 	},
 	{
+		name: "watches of a hold that fail are a renewal period apart in the end",
+		why:  "The audits cover the key meanwhile, once in each period. But with a TTL of an hour that is twenty minutes (rule 5).",
+		change: in("queue.keyWatch.run").replace("min(max(_, firstPause), longestPause)",
+			"max(period, firstPause)"),
+		killers: []killer{inArea("watching", "TestALongTTLDelaysNoWatch")},
+	},
+	{
+		name: "a watch of a hold has failed if it has ended within a renewal period",
+		why:  "That is the time in which an audit covers the key. But behind a proxy that ends each watch after a minute a long TTL then makes each pause longer than the one before (rule 5).",
+		change: in("queue.keyWatch.run").replace("time.Since(_since) >= longestPause",
+			"time.Since(_since) >= period"),
+		killers: []killer{inArea("watching", "TestAWatchThatHasLastedIsMadeAnewAtOnce")},
+	},
+	{
+		name:    "a watch of a hold ends at once if it was wanted before it began",
+		why:     "A new one is begun then. But this one is that, and the next pause is twice as long.",
+		change:  in("queue.keyWatch.follow").drop("select #1 of 2"),
+		killers: []killer{inArea("watching", "TestAWatchThatWasWantedInAPauseStays")},
+	},
+	{
 		name:    "a view that ends says nothing to the keepers",
 		why:     "It was not needed. But it has covered the key of a hold (rule 5).",
 		change:  in("queue.view.endLocked").drop("_.line.keys.wakeLocked()"),

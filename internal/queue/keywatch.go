@@ -17,8 +17,16 @@ const (
 	watchAfter = time.Second
 
 	// firstPause is the pause before a key watch is made again. It doubles up to a renewal period,
-	// because audits cover the key meanwhile.
+	// because audits cover the key meanwhile, or up to longestPause.
 	firstPause = 20 * time.Millisecond
+
+	// longestPause is a renewal period of a usual TTL. So long lasts a watch, too, that has not
+	// failed: the pause after it is the first one.
+	//
+	// (Do not count in renewal periods only. With a TTL of an hour nothing would watch a hold for
+	// minutes after an outage, or behind a proxy that ends each watch after a minute.
+	// TestALongTTLDelaysNoWatch, TestAWatchThatHasLastedIsMadeAnewAtOnce.)
+	longestPause = 10 * time.Second
 )
 
 // A keyWatch tells a holder what other programs do to its key. A hold that lasts has one, unless a
@@ -55,18 +63,19 @@ func newKeyWatchLocked(p *Place) *keyWatch {
 func (w *keyWatch) run() {
 	defer w.cancel()
 	period := w.place.Lease.Period()
-	pause := firstPause
+	pause, longest := firstPause, min(max(period, firstPause), longestPause)
 	var broken attempt.Backoff
 	for {
 		began := time.Now()
-		err := w.follow(&broken)
+		since, err := w.follow(&broken)
+		lasted := !since.IsZero() && time.Since(since) >= longestPause
 		switch {
 		case attempt.Refused(err) && !etcd.IsOfToken(err):
 			pause = etcd.DeniedRest // an operator may give the right back
-		case time.Since(began) >= period:
+		case time.Since(began) >= period || lasted:
 			pause = firstPause
 		default:
-			pause = min(2*pause, max(period, firstPause))
+			pause = min(2*pause, longest)
 		}
 		timer := time.NewTimer(attempt.Jitter(pause))
 		select {
@@ -78,12 +87,12 @@ func (w *keyWatch) run() {
 	}
 }
 
-// follow watches the key until the watch ends or a new one is wanted. It returns why the watch
-// ended, if etcd has said so.
+// follow watches the key until the watch ends or a new one is wanted. It returns since when there
+// was a watch, zero if there was none, and why it ended, if etcd has said so.
 //
 // A new one that was wanted during the pause before is this one. (Do not end it for that. The next
 // pause is twice as long, which may be minutes. TestAWatchThatWasWantedInAPauseStays.)
-func (w *keyWatch) follow(broken *attempt.Backoff) error {
+func (w *keyWatch) follow(broken *attempt.Backoff) (since time.Time, err error) {
 	select {
 	case <-w.again:
 	default:
@@ -96,15 +105,16 @@ func (w *keyWatch) follow(broken *attempt.Backoff) error {
 		case answer, open := <-watch.Answers:
 			switch n := watch.Notice(answer, open); n.Kind {
 			case etcd.Created:
+				since = time.Now()
 				broken.Reset()
 				w.created()
 			case etcd.Events:
 				w.apply(n.Events)
 			case etcd.Ended:
-				return n.Err
+				return since, n.Err
 			}
 		case <-w.again:
-			return nil
+			return since, nil
 		}
 	}
 }

@@ -238,6 +238,43 @@ func TestAWatchOfAHoldIsMadeAnew(t *testing.T) {
 	})
 }
 
+// Etcd has taken no watch for half an hour, and does again. A hold is watched soon after, however
+// long its TTL.
+func TestALongTTLDelaysNoWatch(t *testing.T) {
+	for _, ttl := range []time.Duration{tests.TTL, time.Hour, 1000 * time.Hour} {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			etcd.Intercept(tests.FromNth(1, fake.Watch, fake.Effect{Before: fake.Unavailable}))
+			s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(ttl))
+			hold := tests.LockWithin(t, contract.MutexOf(t, s, "n"), time.Second)
+			time.Sleep(30 * time.Minute)
+			etcd.Intercept(nil)
+			time.Sleep(15 * time.Second)
+			require.Equal(t, 1, etcd.Watches())
+			taken := time.Now()
+			etcd.DeleteKey(etcd.Keys("n/")[0])
+			require.Zero(t, tests.EndsAfter(t, hold, taken))
+		})
+	}
+}
+
+// A proxy ends each watch after a minute. It has lasted, so the next one is made at once, however
+// long the TTL and however often that happens.
+func TestAWatchThatHasLastedIsMadeAnewAtOnce(t *testing.T) {
+	for _, ttl := range []time.Duration{tests.TTL, time.Hour} {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(ttl)), "n")
+			tests.LockWithin(t, mu, time.Second)
+			time.Sleep(tests.WatchedBy)
+			for range 20 {
+				time.Sleep(time.Minute)
+				etcd.CancelWatches()
+				time.Sleep(100 * time.Millisecond)
+				require.Equal(t, 1, etcd.Watches())
+			}
+		})
+	}
+}
+
 // The watch of a hold has failed for a while, so it is made anew after an ever longer pause. Then
 // etcd is set back in such a pause, so that a new watch is wanted. The next one is that: it stays.
 func TestAWatchThatWasWantedInAPauseStays(t *testing.T) {
