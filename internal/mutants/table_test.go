@@ -619,8 +619,8 @@ var mutants = []mutant{
 	{
 		name: "a watch of a hold has failed if it has ended within a renewal period",
 		why:  "That is the time in which an audit covers the key. But behind a proxy that ends each watch after a minute a long TTL then makes each pause longer than the one before (rule 5).",
-		change: in("queue.keyWatch.run").replace("time.Since(_since) >= longestPause",
-			"time.Since(_since) >= period"),
+		change: in("queue.keyWatch.run").replace("time.Since(_began) >= longest",
+			"time.Since(_began) >= period"),
 		killers: []killer{inArea("watching", "TestAWatchThatHasLastedIsMadeAnewAtOnce")},
 	},
 	{

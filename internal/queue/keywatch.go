@@ -20,8 +20,8 @@ const (
 	// because audits cover the key meanwhile, or up to longestPause.
 	firstPause = 20 * time.Millisecond
 
-	// longestPause is a renewal period of a usual TTL. So long lasts a watch, too, that has not
-	// failed: the pause after it is the first one.
+	// longestPause is a renewal period of a usual TTL. The pause after a watch that took as long is
+	// the first one.
 	//
 	// (Do not count in renewal periods only. With a TTL of an hour nothing would watch a hold for
 	// minutes after an outage, or behind a proxy that ends each watch after a minute.
@@ -67,12 +67,11 @@ func (w *keyWatch) run() {
 	var broken attempt.Backoff
 	for {
 		began := time.Now()
-		since, err := w.follow(&broken)
-		lasted := !since.IsZero() && time.Since(since) >= longestPause
+		err := w.follow(&broken)
 		switch {
 		case attempt.Refused(err) && !etcd.IsOfToken(err):
 			pause = etcd.DeniedRest // an operator may give the right back
-		case time.Since(began) >= period || lasted:
+		case time.Since(began) >= longest:
 			pause = firstPause
 		default:
 			pause = min(2*pause, longest)
@@ -87,12 +86,12 @@ func (w *keyWatch) run() {
 	}
 }
 
-// follow watches the key until the watch ends or a new one is wanted. It returns since when there
-// was a watch, zero if there was none, and why it ended, if etcd has said so.
+// follow watches the key until the watch ends or a new one is wanted. It returns why the watch
+// ended, if etcd has said so.
 //
 // A new one that was wanted during the pause before is this one. (Do not end it for that. The next
 // pause is twice as long, which may be minutes. TestAWatchThatWasWantedInAPauseStays.)
-func (w *keyWatch) follow(broken *attempt.Backoff) (since time.Time, err error) {
+func (w *keyWatch) follow(broken *attempt.Backoff) error {
 	select {
 	case <-w.again:
 	default:
@@ -105,16 +104,15 @@ func (w *keyWatch) follow(broken *attempt.Backoff) (since time.Time, err error) 
 		case answer, open := <-watch.Answers:
 			switch n := watch.Notice(answer, open); n.Kind {
 			case etcd.Created:
-				since = time.Now()
 				broken.Reset()
 				w.created()
 			case etcd.Events:
 				w.apply(n.Events)
 			case etcd.Ended:
-				return since, n.Err
+				return n.Err
 			}
 		case <-w.again:
-			return since, nil
+			return nil
 		}
 	}
 }
