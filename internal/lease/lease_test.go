@@ -168,7 +168,7 @@ func TestATrustEndsByTheWallClockAfterTheMachineHasSlept(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, closes := renewed(t, fake.Effect{Drop: true})
+			l, _, closes := renewed(t, fake.Effect{Drop: true})
 			defer closes()
 			began := time.Now()
 			does(l, func(wall, monotonic time.Duration) time.Time {
@@ -188,29 +188,32 @@ func TestATrustEndsByTheWallClockAfterTheMachineHasSlept(t *testing.T) {
 // Then the lease is renewed at once, which may still be in time. After a shorter sleep it is not.
 // (In real time, for the same reason.)
 func TestALeaseIsRenewedOnceTheMachineHasWoken(t *testing.T) {
-	for remains, renews := range map[time.Duration]bool{
-		10 * time.Minute: true, 30 * time.Minute: true, 40 * time.Minute: false,
-	} {
-		l, closes := renewed(t, fake.Effect{})
+	l, etcd, closes := renewed(t, fake.Effect{})
+	defer closes()
+	wakes := func(remains time.Duration) {
 		const monotonic = 50 * time.Minute
 		l.trustUntil(fake.MoveMonotonic(time.Now().Add(remains), monotonic-remains))
 		l.alarmed()
-		if renews {
-			require.Eventually(t, func() bool { return l.remaining() > remains }, 10*time.Second,
-				time.Millisecond)
-		} else {
-			require.False(t, l.overdue.Load())
-		}
+	}
+	wakes(40 * time.Minute)
+	seen := func() bool { return len(l.wake) == 0 }
+	require.Eventually(t, seen, 10*time.Second, time.Millisecond)
+	wakes(40 * time.Minute) // by then the keeper has done what the first one asked for
+	require.Eventually(t, seen, 10*time.Second, time.Millisecond)
+	require.Empty(t, etcd.Calls(fake.KeepAlive))
+	for _, remains := range []time.Duration{30 * time.Minute, 10 * time.Minute} {
+		wakes(remains)
+		require.Eventually(t, func() bool { return l.remaining() > 50*time.Minute }, 10*time.Second,
+			time.Millisecond)
 		require.NoError(t, l.isOver())
-		closes()
 	}
 }
 
-// renewed is a lease with a TTL of an hour, and what closes its Pool. effect is what becomes of its
-// renewals.
-func renewed(t *testing.T, effect fake.Effect) (l *Lease, closes func()) {
+// renewed is a lease with a TTL of an hour, its etcd, and what closes its Pool. effect is what
+// becomes of its renewals.
+func renewed(t *testing.T, effect fake.Effect) (l *Lease, etcd *fake.Server, closes func()) {
 	t.Helper()
-	etcd := fake.NewServer()
+	etcd = fake.NewServer()
 	etcd.Intercept(func(c fake.Call) fake.Effect {
 		if c.Method == fake.KeepAlive {
 			return effect
@@ -222,7 +225,7 @@ func renewed(t *testing.T, effect fake.Effect) (l *Lease, closes func()) {
 	require.NoError(t, err)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.current, closes
+	return p.current, etcd, closes
 }
 
 // trustUntil makes the trust in l last until a time, and sets no timer for it.
