@@ -114,7 +114,7 @@ var companies = []company{
 		w.another(name)
 		w.each(func(ctx context.Context, _ int) { w.lock(ctx, name) })
 	}},
-	// (A wait that ends before it is the first of its Mutex ends without a request.)
+	// (In turn: a wait passes its place on as it ends if it is the first of its Mutex then.)
 	{name: "locks of one Mutex wait for another process", waits: true, other: true,
 		come: func(w *world) {
 			w.another(name)

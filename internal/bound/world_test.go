@@ -120,9 +120,7 @@ func (w *world) each(f func(ctx context.Context, i int)) {
 		if i == 1 || i == w.n-1 {
 			synctest.Wait()
 		}
-		ctx, end := context.WithCancel(w.waits)
-		w.ends = append(w.ends, end)
-		w.left.Go(func() { f(ctx, i) })
+		w.begin(func(ctx context.Context) { f(ctx, i) })
 	}
 	synctest.Wait()
 }
@@ -130,11 +128,16 @@ func (w *world) each(f func(ctx context.Context, i int)) {
 // inTurn is as each, and each call comes to rest before the next one begins.
 func (w *world) inTurn(f func(ctx context.Context)) {
 	for range w.n {
-		ctx, end := context.WithCancel(w.waits)
-		w.ends = append(w.ends, end)
-		w.left.Go(func() { f(ctx) })
+		w.begin(f)
 		synctest.Wait()
 	}
+}
+
+// begin calls f in a goroutine, with a context that ends on its own or with all waits.
+func (w *world) begin(f func(ctx context.Context)) {
+	ctx, end := context.WithCancel(w.waits)
+	w.ends = append(w.ends, end)
+	w.left.Go(func() { f(ctx) })
 }
 
 // came notes what has become of a call of the others.
