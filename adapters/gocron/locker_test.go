@@ -294,9 +294,10 @@ func TestWhatARunCosts(t *testing.T) {
 		takes    time.Duration
 		requests etcdlocktest.Counts
 	}{
+		// (A key that is held for a second is watched.)
 		{"longer than twice splay", 900 * time.Millisecond, etcdlocktest.Counts{Txn: 2}},
 		{"shorter", job, etcdlocktest.Counts{Txn: 2, LeaseGrant: 1, LeaseRevoke: 1}},
-	} { // (A key that is held for a second is watched.)
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			etcd := etcdlocktest.New(t)
 			locker := newLocker(t, contract.NewSession(t, etcd.Client()))

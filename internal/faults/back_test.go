@@ -132,7 +132,7 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 					id: "S30", name: name, quick: 1, lanes: 2, noPeer: true,
 					fault: "etcd set back: " + name,
 					must: "0 overlaps; a key that went is told in <= 2 s; all get in <= 5 s after the release, " +
-						"and who has noticed it a TTL later, a minute in a line of more than nine",
+						"and a waiter that has noticed it a TTL later, a minute in a line of more than nine",
 				}, func(tr *trial) {
 					const long = 10 * ttl // TTL of the Sessions
 					s := startServers(tr, w.members)
@@ -176,8 +176,10 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 						tr.must(side.Ours.Lost(a.releases(patience)), "a is not told of its loss")
 					}
 					released := now()
-					delayed := released // until when the lock delay of those lasts who have noticed it
-					switch {            // (a recheck may have told them, though the keys are there)
+					// A waiter that has noticed it waits for the lock delay. (A recheck may have told it,
+					// though the keys are there.)
+					delayed := released
+					switch {
 					case w.raised:
 					case n > 9: // some have not read the TTLs of all before them
 						delayed += line.UntoldTTL
