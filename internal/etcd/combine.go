@@ -117,7 +117,11 @@ func (b *combiner) ask(ctx context.Context, c *Conn, r Request) (Reading, error)
 	p, counts := b.join(ctx, c, r)
 	if p == nil {
 		if counts {
-			defer b.over()
+			defer func() {
+				if of := b.next(); of != nil {
+					go b.carry(of)
+				}
+			}()
 		}
 		return c.Ask(ctx, r)
 	}
@@ -186,13 +190,6 @@ func (b *combiner) leave(p *part) {
 	if of == b.waiting {
 		b.waiting = nil
 		b.late.Stop()
-	}
-}
-
-// over counts a transaction as answered, and has what waits carried.
-func (b *combiner) over() {
-	if of := b.next(); of != nil {
-		go b.carry(of)
 	}
 }
 

@@ -4,8 +4,6 @@ package etcd
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,8 +12,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/connectivity"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/etcd/keepalive"
@@ -153,7 +149,7 @@ func (c *Conn) isSetBack(h *pb.ResponseHeader, sent *Epoch, sentAt int64) bool {
 	if c.history.present.Load() != sent.era {
 		return true
 	}
-	sent.reach(h.GetRevision())
+	sent.Reach(h.GetRevision())
 	raise(&sent.term, h.GetRaftTerm())
 	return false
 }
@@ -173,9 +169,6 @@ func (c *Conn) setBack(ended *Epoch) {
 		c.listener.SetBackLocked(ended, present)
 	}
 }
-
-// Reached notes that an event of a watch, which was begun in the present epoch, had a revision.
-func (c *Conn) Reached(revision int64) { c.Epoch().reach(revision) }
 
 // Ask asks once. The answer is linearizable.
 //
@@ -400,15 +393,6 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 	return Outcome{Epoch: epoch, Sent: read.sent, Prompt: prompt, Answer: answer, Err: err}
 }
 
-// Deletion deletes the very key that was read, if it is still on the lease on which it was.
-func Deletion(e line.Entry) Request {
-	is := clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
-	there := clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease)
-	return Request{Txn: ticket.Txn{
-		If: []clientv3.Cmp{is, there}, Then: []clientv3.Op{clientv3.OpDelete(e.Key)},
-	}}
-}
-
 // A Grant is a lease that etcd has granted.
 type Grant struct {
 	ID   clientv3.LeaseID
@@ -529,54 +513,107 @@ func (c *Conn) FollowConnection(ctx context.Context, lost, found func()) {
 	context.AfterFunc(ctx, func() { n.forget(f) })
 }
 
-// A connection is a client's connection, as its Sessions follow it: by one goroutine.
+// An Epoch is a part of etcd's history, as a Session has seen it: one cluster whose
+// revision does not go back.
 //
-// (Do not call a Session's functions in it. They take the Session's mutex, for which 20,000 calls
-// may wait, and the other Sessions have to know, too.
-// TestASessionThatIsBusyKeepsNoOtherInTheDark.)
-type connection struct {
-	mu        sync.Mutex
-	followers map[*follower]struct{}
-	end       func() // ends follow
+// etcd's revisions grow, and what was committed stays. The library builds on that: create revisions
+// tell holds apart, and newer events bring a view of a line up to date. Neither is true any more
+// when etcd is restored from a snapshot or wiped, or when the client is moved to another cluster.
+// clientv3 hides the reconnect.
+//
+// Invariant: nothing that was learned in one epoch counts in another. An answer belongs to
+// the epoch in which its request was sent, and a place from an earlier epoch is read before
+// anything is concluded from it. (Do not compare revisions of two epochs: after
+// a restore the same number is another write. TestNoTwoHoldAfterEtcdWasSetBack.)
+type Epoch struct {
+	*era
+	revision atomic.Int64  // the highest one known to the Session
+	term     atomic.Uint64 // of Raft, the newest one known
 }
 
-type follower struct {
-	ctx         context.Context
-	tasks       *guard.Group
-	lost, found func()
+// An era is an epoch as all Sessions of a client have seen it.
+type era struct {
+	Began   int64     // the revision of the answer that began it, 0 for the first one
+	Noticed time.Time // when that answer came, zero for the first one
+
+	cluster atomic.Uint64 // 0 until a header has it
+	reached atomic.Int64  // the highest revision known to any of the Sessions
 }
 
-// connections are the connections of all clients that are followed.
-var connections attempt.Shared[connection]
+// A history is what the Sessions of a client have seen of etcd's history. A Session that begins
+// later begins with that: it knows of a set-back as the earlier ones do, and so does a process that
+// makes a Session for each call.
+type history struct{ present atomic.Pointer[era] }
 
-// follow tells the followers, until ctx ends.
-func (n *connection) follow(ctx context.Context, conn *grpc.ClientConn) {
-	for state := conn.GetState(); conn.WaitForStateChange(ctx, state); {
-		was := state
-		state = conn.GetState()
-		n.mu.Lock()
-		told := slices.Collect(maps.Keys(n.followers))
-		n.mu.Unlock()
-		for _, f := range told {
-			if f.ctx.Err() != nil {
-				continue // about to be forgotten
-			}
-			if was == connectivity.Ready {
-				f.tasks.Go(f.lost)
-			}
-			if state == connectivity.Ready {
-				f.tasks.Go(f.found)
-			}
+// histories are those of all clients that have a Session.
+var histories attempt.Shared[history]
+
+// historyOf returns the history of a client.
+func historyOf(client *clientv3.Client) *history {
+	return attempt.SharedBy(&histories, client, func() *history {
+		h := &history{}
+		h.present.Store(&era{})
+		return h
+	})
+}
+
+// epoch returns an Epoch of a Session in the present era.
+func (h *history) epoch() *Epoch {
+	e := &Epoch{era: h.present.Load()}
+	e.revision.Store(e.reached.Load())
+	return e
+}
+
+// begin ends an era with an answer from another one, unless another answer has ended it.
+func (h *history) begin(ended *era, answer *pb.ResponseHeader) {
+	next := &era{Began: answer.GetRevision(), Noticed: time.Now()}
+	next.cluster.Store(answer.GetClusterId())
+	next.reached.Store(next.Began)
+	h.present.CompareAndSwap(ended, next)
+}
+
+// Cluster is the id of the epoch's cluster, 0 until an answer has told it.
+func (e *Epoch) Cluster() uint64 { return e.cluster.Load() }
+
+// Revision is the highest revision known.
+func (e *Epoch) Revision() int64 { return e.revision.Load() }
+
+// Reach notes that etcd has reached a revision in e.
+func (e *Epoch) Reach(revision int64) {
+	raise(&e.revision, revision)
+	raise(&e.reached, revision)
+}
+
+// isOf reports whether a cluster is e's. The first one seen becomes e's.
+func (e *Epoch) isOf(cluster uint64) bool {
+	return cluster == 0 || e.cluster.CompareAndSwap(0, cluster) || e.cluster.Load() == cluster
+}
+
+// isElsewhere reports whether a header is from another cluster than e's, as far as both are known.
+func (e *Epoch) isElsewhere(h *pb.ResponseHeader) bool {
+	cluster, known := h.GetClusterId(), e.cluster.Load()
+	return cluster != 0 && known != 0 && cluster != known
+}
+
+// A sending is the sending of a request, and what was known then.
+type sending struct {
+	at       time.Time
+	epoch    *Epoch
+	revision int64
+	term     uint64
+}
+
+// A number is one of atomic's that can be raised.
+type number[T int64 | uint64] interface {
+	Load() T
+	CompareAndSwap(old, new T) bool
+}
+
+// raise makes n at least v.
+func raise[T int64 | uint64](n number[T], v T) {
+	for known := n.Load(); v > known; known = n.Load() {
+		if n.CompareAndSwap(known, v) {
+			return
 		}
-	}
-}
-
-// forget ends f's following.
-func (n *connection) forget(f *follower) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.followers, f)
-	if len(n.followers) == 0 {
-		n.end()
 	}
 }

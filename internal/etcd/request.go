@@ -8,6 +8,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -30,6 +31,15 @@ func Ranges(compares []clientv3.Cmp, ranges ...clientv3.Op) Request {
 		r.Else = ranges
 	}
 	return r
+}
+
+// Deletion deletes the very key that was read, if it is still on the lease on which it was.
+func Deletion(e line.Entry) Request {
+	is := clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
+	there := clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease)
+	return Request{Txn: ticket.Txn{
+		If: []clientv3.Cmp{is, there}, Then: []clientv3.Op{clientv3.OpDelete(e.Key)},
+	}}
 }
 
 // A Reading is the answer to a Request.

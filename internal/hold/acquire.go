@@ -281,7 +281,10 @@ func (c *claim) advance(ctx context.Context, placed bool) (*Hold, error) {
 		if err := c.wait(ctx); err != nil {
 			return nil, err
 		}
-		switch h, err := c.begin(); {
+		c.m.s.mu.Lock()
+		h, err := c.beginLocked()
+		c.m.s.mu.Unlock()
+		switch {
 		case err == errs.SetBack, err == errDelayed && len(c.all) > 1:
 			// what was read says nothing now: wait reads again
 		case err == errDelayed && c.Try:
@@ -419,13 +422,6 @@ func (c *claim) tellQueued() {
 	}
 	c.ahead = ahead.Count()
 	c.reportQueued(busyBehind(c.m.name, ahead, 0))
-}
-
-// begin is beginLocked for callers that do not hold mu.
-func (c *claim) begin() (*Hold, error) {
-	c.m.s.mu.Lock()
-	defer c.m.s.mu.Unlock()
-	return c.beginLocked()
 }
 
 // beginLocked makes holds of the claims at their places, which are first in their lines, and

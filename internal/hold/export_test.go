@@ -63,7 +63,10 @@ func (s *Session) StayTimers() (timers []*time.Timer) {
 func (h *Hold) Contexts() int { return h.life.Contexts() }
 
 // EndsNowLocked has the time of WithMaxHold of h be over, while no timer has run.
-func (h *Hold) EndsNowLocked() { h.most = time.Now() }
+func (h *Hold) EndsNowLocked() {
+	h.most = time.Now()
+	h.life.Cap(h.most, errs.MaxHold)
+}
 
 // HoldStates are the states of a hold, in their order.
 var HoldStates = []holdState{holdWhole, holdRecalled, holdEnded, holdGone}

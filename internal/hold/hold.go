@@ -268,33 +268,31 @@ func (h *Hold) check() {
 // to its life, its lease, its keys and its Session. It returns the cause of its contexts' end, nil
 // while it is whole.
 func (h *Hold) checkLocked(now time.Time) error {
-	l := h.place.Lease
-	l.CheckLocked(now)
-	cause := h.life.Cause(now)
-	if h.m.s.leases.ClosedLocked() {
+	l, cause, closed := h.place.Lease, h.life.Cause(now), h.m.s.leases.ClosedLocked()
+	isLost := func(o *Hold) bool { return o.place.Ticket.Lost() }
+	lost := slices.IndexFunc(h.all, isLost)
+	if cause == nil && lost < 0 && !closed {
+		return nil // the life ends with the lease, and with the longest time of h
+	}
+	switch l.CheckLocked(now); {
+	case closed:
 		if endedBefore := h.closeLocked(); !endedBefore {
 			for _, o := range h.all {
 				o.reportReleased() // its key goes with the lease
 			}
 		}
-		return h.life.Cause(now)
-	}
-	if h.state >= holdEnded {
-		return cause
-	}
-	isLost := func(o *Hold) bool { return o.place.Ticket.Lost() }
-	switch lost := slices.IndexFunc(h.all, isLost); {
+	case h.state >= holdEnded:
 	case l.HasEndedLocked():
 		h.endLocked(h.all[0].LostSafe(l.WhyLocked())) // it names the first
 	case lost >= 0:
 		o := h.all[lost]
 		h.endLocked(o.lost(errs.OfTicket(o.place.Ticket.Loss())))
-	case cause == errs.MaxHold, !h.most.IsZero() && !lease.Before(now, h.most):
+	case cause == errs.MaxHold, !h.most.IsZero() && !lease.Before(now, h.most): // once recalled
 		h.endLocked(errs.MaxHold)
 		for _, o := range h.all {
 			o.place.removeUnneededLocked()
 		}
-	case cause != nil && h.state == holdWhole: // (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
+	case h.state == holdWhole: // (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
 		for _, o := range h.all {
 			o.becomesLocked(holdRecalled, cause)
 		}

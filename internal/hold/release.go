@@ -128,11 +128,7 @@ func (h *Hold) releaseLocked(until time.Time) *release {
 // confirmed that the key was there until now, a *LostError if it was not, and an error that is
 // ErrUnconfirmed if etcd did not answer in time. Then the key is being removed in the background.
 //
-// Of a nil release, where there is nothing to send, it returns otherwise.
-//
-// If ctx never ends, releaseTime is the bound: an etcd that does not answer would keep the caller
-// until the lease has expired, and all that it could learn by then is that the hold is not certain
-// any more.
+// Of a nil release, where there is nothing to send, it returns otherwise. ctx is a releaseContext.
 func (r *release) send(ctx context.Context, otherwise error) error {
 	if r == nil {
 		return otherwise
@@ -141,26 +137,20 @@ func (r *release) send(ctx context.Context, otherwise error) error {
 		begun, loss := r.h.free(true)
 		return begun.send(ctx, loss)
 	}
-	s := r.h.m.s
-	if ctx.Done() == nil {
-		var cancel context.CancelFunc
-		ctx, cancel = within(ctx, releaseTime(s), "a release without a deadline")
-		defer cancel()
-	}
-	retry := attempt.Backoff{Policy: attempt.Urgent}
+	c, retry := r.h.m.s.etcd.Caller, attempt.Backoff{Policy: attempt.Urgent}
 	for {
 		done := r.attempt(ctx, &retry)
 		var final bool
 		var untold []error
 		if done.Err != nil {
 			// Called without mu: ctx may come from a hold of the Session, whose Err locks mu.
-			final = attempt.Refused(done.Err) || ctx.Err() != nil || s.etcd.Closed()
+			final = attempt.Refused(done.Err) || ctx.Err() != nil || c.Closed()
 			untold = whyUntold(ctx, done.Err)
 		}
 		switch verdict, err := r.answered(done, final, untold); verdict {
 		case ticket.AgainAlone:
 		case ticket.Again:
-			if done.Err != nil && retry.Wait(ctx, s.etcd.Caller) != nil {
+			if done.Err != nil && retry.Wait(ctx, c) != nil {
 				_, err = r.answered(done, true, whyUntold(ctx, done.Err))
 				return err
 			}
@@ -338,16 +328,22 @@ func (h *Hold) certainLocked() bool {
 	return !l.HasEndedLocked() && (h.most.IsZero() || lease.Before(now, h.most))
 }
 
-// releaseContext returns the context that bounds a release that is called with ctx. If ctx has
-// ended already it is ignored, and ifEnded is the bound. If it comes from a hold that the
-// release ends, it would end with that hold. Then the bounds are its deadline, the end of
-// the parent of the hold's context, and releaseTime. (A cancel below the hold's context
-// looks the same as the hold's end.)
+// releaseContext returns the context that bounds all releases of a call with ctx. If ctx has ended
+// already it is ignored, and ifEnded is the bound. If it comes from a hold that the call ends, it
+// would end with that hold. Then the bounds are its deadline, the end of the parent of the hold's
+// context, and releaseTime. (A cancel below the hold's context looks the same as the hold's end.)
+//
+// If ctx never ends, releaseTime is the bound: an etcd that does not answer would keep the caller
+// until the lease has expired, and all that it could learn by then is that the hold is not certain
+// any more.
 func releaseContext(
 	ctx context.Context, s *Session, ends func(*Hold) bool, ifEnded time.Duration,
 ) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {
 		return within(context.WithoutCancel(ctx), ifEnded, "a release whose context had ended")
+	}
+	if ctx.Done() == nil {
+		return within(ctx, releaseTime(s), "a release without a deadline")
 	}
 	var outermost *holdContext
 	for c := holdContextOf(ctx); c != nil; c = c.outer() {

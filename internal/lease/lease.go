@@ -385,7 +385,7 @@ func (l *Lease) dueLocked(at time.Time) {
 // (Nor leave the next renewal to its timer. There may be time enough for one before the trust is
 // over. TestALeaseIsRenewedOnceTheMachineHasWoken.)
 func (l *Lease) alarmed() {
-	if l.expires() == nil && l.remaining() < l.plan.Span-l.plan.Period {
+	if l.expires() == nil && l.remaining(time.Now()) < l.plan.Span-l.plan.Period {
 		l.overdue.Store(true)
 	}
 	l.WakeKeeper()
@@ -406,17 +406,17 @@ func (l *Lease) until() time.Time {
 }
 
 // remaining is how long the trust in the lease lasts, by the clock that says less.
-func (l *Lease) remaining() time.Duration {
+func (l *Lease) remaining(now time.Time) time.Duration {
 	l.pool.safety.Lock()
 	defer l.pool.safety.Unlock()
-	return l.trust.Remaining(time.Now())
+	return l.trust.Remaining(now)
 }
 
 // Lasts reports whether the trust is enough for another hold: whether the renewals are not late.
-func (l *Lease) Lasts(now time.Time) bool { return l.plan.Lasts(l.until().Sub(now)) }
+func (l *Lease) Lasts(now time.Time) bool { return l.plan.Lasts(l.remaining(now)) }
 
 // AtRisk reports whether less than half of the trust remains.
-func (l *Lease) AtRisk(now time.Time) bool { return l.plan.AtRisk(l.until().Sub(now)) }
+func (l *Lease) AtRisk(now time.Time) bool { return l.plan.AtRisk(l.remaining(now)) }
 
 // Period is the time from one renewal to the next, while etcd answers at once.
 func (l *Lease) Period() time.Duration { return l.plan.Period }

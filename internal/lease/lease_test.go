@@ -203,8 +203,8 @@ func TestALeaseIsRenewedOnceTheMachineHasWoken(t *testing.T) {
 	require.Empty(t, etcd.Calls(fake.KeepAlive))
 	for _, remains := range []time.Duration{30 * time.Minute, 10 * time.Minute} {
 		wakes(remains)
-		require.Eventually(t, func() bool { return l.remaining() > 50*time.Minute }, 10*time.Second,
-			time.Millisecond)
+		renewed := func() bool { return l.remaining(time.Now()) > 50*time.Minute }
+		require.Eventually(t, renewed, 10*time.Second, time.Millisecond)
 		require.NoError(t, l.isOver())
 	}
 }

@@ -2,42 +2,17 @@
 // which order they stand, and which of them a contender waits for. It gets what was read, and
 // sends nothing to etcd itself. It has no mutex, no goroutine and no clock.
 //
-// The keys lie below the lock's name (key.go), and their values are for people (value.go).
+// The keys lie below the lock's name, and their values are for people (entry.go).
 // Nothing outside this package knows how either is written.
 package line
 
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
-
-// An Entry is a key as it was read. A key that was not there has no revision.
-type Entry struct {
-	Key   string
-	Rev   int64 // create revision; no other use of the key has it
-	Lease int64
-	Mod   int64 // mod revision, at which its value was put; 0 if e was not read
-
-	value []byte // parsed on demand
-}
-
-// EntryOf is the key that was read. The event of a deletion has nothing but the key's name.
-func EntryOf(kv *mvccpb.KeyValue) Entry {
-	return Entry{string(kv.GetKey()), kv.GetCreateRevision(), kv.GetLease(), kv.GetModRevision(),
-		kv.GetValue()}
-}
-
-// Find returns the entry of a key, in line or not, among the keys that were read.
-func Find(kvs []*mvccpb.KeyValue, key string) (e Entry, there bool) {
-	for _, kv := range kvs {
-		if string(kv.GetKey()) == key {
-			return EntryOf(kv), true
-		}
-	}
-	return Entry{Key: key}, false
-}
 
 // A Line is the contenders for one lock, in the order in which they came.
 //
@@ -179,4 +154,12 @@ func (l Line) Holding() Line {
 		}
 	}
 	return l
+}
+
+// Longest is the longest TTL of the contenders in line, as far as is known.
+func (l Line) Longest() (ttl time.Duration) {
+	for _, e := range l {
+		ttl = max(ttl, e.Longest())
+	}
+	return ttl
 }

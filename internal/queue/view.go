@@ -257,7 +257,7 @@ func (v *view) apply(events []*clientv3.Event) {
 		v.line.keys.observedLocked(e)
 	}
 	v.at = max(v.at, last)
-	v.line.keys.etcd.Reached(v.at)
+	v.epoch.Reach(v.at)
 	if v.isTooLongLocked() {
 		return
 	}

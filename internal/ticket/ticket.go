@@ -420,6 +420,104 @@ func (t *Ticket) must(transition string, from ...State) {
 	panic(fmt.Sprintf("ticket: %s: the ticket is %v", transition, t.state))
 }
 
+// ---- reads
+
+// Few is the number of predecessors up to which a ticket knows all of them. Behind more it reads
+// only the nearest, so that the cost of a wait does not grow with the line. etcd sorts the
+// whole line for it all the same.
+const Few = 8
+
+// nearest is how many keys a ticket reads, except in tests. One more than Few shows that there
+// are more.
+var nearest int64 = Few + 1
+
+// mostNearest is how many keys a permit reads at most in its first reading.
+const mostNearest = 1024
+
+// few is how many of the keys before it t reads: the nearest ones. A permit reads so many
+// that either they are all there are, or their weights are too much for its limit even if
+// each is 1. It reads twice that many, so that it soon knows all for which it waits.
+func (t *Ticket) few() int64 {
+	return min(nearest+2*int64(t.Limit), max(nearest, mostNearest))
+}
+
+var (
+	newestFirst = clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend)
+	oldestFirst = clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
+)
+
+// newest reads the n newest keys of the line, in the form that line.Before expects. A
+// reader's ticket has several ranges. There may be any number of other readers. It reads a few
+// keys of their range, in case one is exclusive.
+func (t *Ticket) newest(n int64, opts ...clientv3.OpOption) []clientv3.Op {
+	const more = 2 // room for what a put adds
+	if t.Kind != line.Read {
+		return append(make([]clientv3.Op, 0, 1+more), t.whole(newestFirst, n, opts...))
+	}
+	ops := make([]clientv3.Op, 0, 3+more)
+	for i, r := range line.Ranges(t.Name) {
+		most := n
+		if i == line.OfReads {
+			most = min(n, nearest)
+		}
+		ops = append(ops, within(r, append(slices.Clip(opts), newestFirst, clientv3.WithLimit(most))))
+	}
+	return ops
+}
+
+// whole reads the first n keys of the whole line in an order. WithPrefix says the same as WithRange
+// here, but has clientv3 apply all options once more.
+func (t *Ticket) whole(order clientv3.OpOption, n int64, opts ...clientv3.OpOption) clientv3.Op {
+	all := append(make([]clientv3.OpOption, 0, 4), clientv3.WithRange(line.End(t.Name)), order,
+		clientv3.WithLimit(n))
+	return clientv3.OpGet(line.Prefix(t.Name), append(all, opts...)...)
+}
+
+// within reads a range.
+func within(r line.Range, opts []clientv3.OpOption) clientv3.Op {
+	return clientv3.OpGet(r.From, append(opts, clientv3.WithRange(r.To))...)
+}
+
+// exclusives are the ranges without readers.
+func (t *Ticket) exclusives() []line.Range {
+	ranges := line.Ranges(t.Name)
+	return slices.Delete(ranges[:], line.OfReads, line.OfReads+1)
+}
+
+// byChance reads the nearest keys in the readers' range. One of them may be exclusive, and
+// the exclusives do not include it.
+func (t *Ticket) byChance() clientv3.Op {
+	opts := []clientv3.OpOption{newestFirst, clientv3.WithLimit(nearest)}
+	return within(line.Ranges(t.Name)[line.OfReads], opts)
+}
+
+// readAhead is what a transaction reads before it puts t's key: the n nearest keys at that
+// time. The key that t puts after that is behind all of them. If the caller asks for the owner,
+// it also reads the oldest key, which is one of the nearest only in a short line.
+func (t *Ticket) readAhead(n int64, owner bool) []clientv3.Op {
+	ops := t.newest(n)
+	if owner {
+		ops = append(ops, t.whole(oldestFirst, 1))
+	}
+	return ops
+}
+
+// aheadOf returns t's predecessors, by what readAhead has read.
+func (t *Ticket) aheadOf(a Answer, owner bool) line.Ahead {
+	newest := a.Read
+	if owner && len(newest) > 0 {
+		newest = newest[:len(newest)-1]
+	}
+	if len(newest) == 0 {
+		return line.Ahead{}
+	}
+	ahead := line.Before(t.Name, line.Entry{Key: t.Key}, int(nearest), newest...)
+	if owner && !ahead.Clear() {
+		return ahead.HeldBy(t.Name, a.Read[len(newest)])
+	}
+	return ahead
+}
+
 // ---- names
 
 // A Slot holds one of the key names that a line uses in turn: a name whose key was deleted

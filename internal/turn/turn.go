@@ -191,7 +191,7 @@ const few = 8
 func (q *Queue[W, K]) Ahead(w *Waiter[W]) int {
 	ahead := q.waiters.Len()
 	if w != nil {
-		w.must("Ahead", Waiting)
+		must("Ahead", "waiter", w.standing, Waiting)
 		ahead = q.waitingBefore(w)
 	}
 	if q.owner != nil {
@@ -215,8 +215,8 @@ func (q *Queue[W, K]) waitingBefore(w *Waiter[W]) int {
 // Enter adds w. In a free queue w has the turn at once, otherwise it waits. If a key lingers, the
 // caller must take it or give it up before.
 func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
-	q.must("Enter", Free, Taken, Passing)
-	w.must("Enter", Out)
+	must("Enter", "turn", q.state, Free, Taken, Passing)
+	must("Enter", "waiter", w.standing, Out)
 	if q.state == Free {
 		q.give(w)
 		return true
@@ -231,7 +231,7 @@ func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 // Gather notes that a key is about to be put, at which the owner or the chosen one will hold. If
 // that waiter shares, all that wait now, and share, are Early.
 func (q *Queue[W, K]) Gather() {
-	q.must("Gather", Taken, Passing)
+	must("Gather", "turn", q.state, Taken, Passing)
 	holder := q.owner
 	if w := q.First(); w != nil && w.standing == Next {
 		holder = w
@@ -244,8 +244,8 @@ func (q *Queue[W, K]) Gather() {
 
 // Hold notes that the hold of w, the owner of the turn, has begun.
 func (q *Queue[W, K]) Hold(w *Waiter[W]) {
-	q.must("Hold", Taken)
-	w.must("Hold", Owner)
+	must("Hold", "turn", q.state, Taken)
+	must("Hold", "waiter", w.standing, Owner)
 	w.standing = Holder
 }
 
@@ -253,8 +253,8 @@ func (q *Queue[W, K]) Hold(w *Waiter[W]) {
 // waiter has a hold, too. If both step, the waiter is the owner now, and the owner before has the
 // turn beside it.
 func (q *Queue[W, K]) Admit() W {
-	q.must("Admit", Taken)
-	q.owner.must("Admit", Holder)
+	must("Admit", "turn", q.state, Taken)
+	must("Admit", "waiter", q.owner.standing, Holder)
 	w := q.First()
 	if w == nil || !(w.Shares && q.owner.Shares) && !(w.Steps && q.owner.Steps) {
 		panic("turn: Admit: no waiter may have the turn beside its owner")
@@ -274,8 +274,8 @@ func (q *Queue[W, K]) Admit() W {
 // owner, one of the waiters beside it becomes the owner. If w is the only one, Part returns false
 // and does nothing: w has to pass the turn on.
 func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
-	q.must("Part", Taken, Passing)
-	w.must("Part", Owner, Holder, Beside)
+	must("Part", "turn", q.state, Taken, Passing)
+	must("Part", "waiter", w.standing, Owner, Holder, Beside)
 	heir, some := q.beside.Last()
 	if !some {
 		return false
@@ -295,7 +295,7 @@ func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
 // nothing has happened: an Owner has to pass the turn on, a Holder, or a waiter Beside it, keeps
 // its hold, and a waiter that is Gone had a hold, which was closed.
 func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
-	w.must("Leave", Waiting, Next, Owner, Holder, Beside, Gone)
+	must("Leave", "waiter", w.standing, Waiting, Next, Owner, Holder, Beside, Gone)
 	stood := w.standing
 	if stood == Waiting || stood == Next {
 		q.remove(w)
@@ -308,8 +308,8 @@ func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
 // its key, unless it leaves before: then the turn goes to the first waiter of that time. ok is
 // false if there is no waiter.
 func (q *Queue[W, K]) Choose() (next W, ok bool) {
-	q.must("Choose", Taken)
-	q.owner.must("Choose", Holder)
+	must("Choose", "turn", q.state, Taken)
+	must("Choose", "waiter", q.owner.standing, Holder)
 	q.mustBeAlone("Choose")
 	w := q.First()
 	if w == nil {
@@ -322,7 +322,7 @@ func (q *Queue[W, K]) Choose() (next W, ok bool) {
 // Pass takes the turn from its owner. The turn goes to the first waiter. ok is false if there is
 // none: the queue is free.
 func (q *Queue[W, K]) Pass() (owner W, ok bool) {
-	q.must("Pass", Taken, Passing)
+	must("Pass", "turn", q.state, Taken, Passing)
 	q.mustBeAlone("Pass")
 	q.owner.standing = Gone
 	w := q.First()
@@ -339,8 +339,8 @@ func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 // works up to most times in a row with one key. For a key that has lingered the count
 // starts again. If most is reached or there is no waiter, ok is false and nothing has happened.
 func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
-	q.must("HandOff", Taken)
-	q.owner.must("HandOff", Holder)
+	must("HandOff", "turn", q.state, Taken)
+	must("HandOff", "waiter", q.owner.standing, Holder)
 	q.mustBeAlone("HandOff")
 	if q.handed != key {
 		q.handed, q.handOffs = key, 0
@@ -356,8 +356,8 @@ func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
 // until a waiter comes. There must be no waiter now. call says that the caller must call Due at
 // that time: if a time was set before, it would be too late.
 func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
-	q.must("Linger", Taken)
-	q.owner.must("Linger", Holder)
+	must("Linger", "turn", q.state, Taken)
+	must("Linger", "waiter", q.owner.standing, Holder)
 	q.mustBeAlone("Linger")
 	if q.waiters.Len() > 0 {
 		panic("turn: Linger: somebody waits")
@@ -387,7 +387,7 @@ func (q *Queue[W, K]) Due(now time.Time) (over bool, again time.Duration) {
 
 // Yield ends that a key lingers, and returns the key.
 func (q *Queue[W, K]) Yield() K {
-	q.must("Yield", Lingering)
+	must("Yield", "turn", q.state, Lingering)
 	var none K
 	key := q.lingering
 	q.state, q.lingering = Free, none
@@ -427,15 +427,6 @@ func (q *Queue[W, K]) counts(w *Waiter[W], n int) {
 	}
 }
 
-// must panics if q is in none of the states from which there is a transition. That is a bug in
-// the Session, which could let two waiters hold.
-func (q *Queue[W, K]) must(transition string, from ...State) {
-	if slices.Contains(from, q.state) {
-		return
-	}
-	panic(fmt.Sprintf("turn: %s: the turn is %v", transition, q.state))
-}
-
 // mustBeAlone panics if a waiter has the turn beside its owner.
 func (q *Queue[W, K]) mustBeAlone(transition string) {
 	if n := q.beside.Len(); n > 0 {
@@ -443,10 +434,11 @@ func (q *Queue[W, K]) mustBeAlone(transition string) {
 	}
 }
 
-// must panics if w stands in none of the standings from which there is a transition.
-func (w *Waiter[W]) must(transition string, from ...Standing) {
-	if slices.Contains(from, w.standing) {
+// must panics if what, which is so, is as none of those from which there is a transition. That is a
+// bug in the Session, which could let two waiters hold.
+func must[S State | Standing](transition, what string, is S, from ...S) {
+	if slices.Contains(from, is) {
 		return
 	}
-	panic(fmt.Sprintf("turn: %s: the waiter is %v", transition, w.standing))
+	panic(fmt.Sprintf("turn: %s: the %s is %v", transition, what, is))
 }

@@ -6,6 +6,8 @@
 package attempt
 
 import (
+	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -300,106 +302,137 @@ func (a *flight) fails(ctx context.Context, err error) error {
 	return err
 }
 
-// copies are an attempt's calls of f: the first one, and its repeats, which a timer sends.
-type copies[R any] struct {
-	flight
-	f       func(ctx context.Context, again bool) (R, error)
-	results chan result[R] // of the repeats, made under link.mu; nil before the first
-}
-
-type result[R any] struct {
-	r    R
-	err  error
-	sent time.Time // when the repeat was sent
-}
-
 // Settles reports whether an answer with err ends an attempt.
 func Settles(err error) bool {
 	return err == nil || Refused(err) || Is(err, rpctypes.ErrLeaseNotFound)
 }
 
-// hear returns the first answer that settles the attempt: that to the first call of f, or to a
-// repeat. If none does it returns the last one.
-func (a *copies[R]) hear(r R, err error) (R, error) {
-	for heard := 0; !Settles(err) && heard < a.sentSoFar(); heard++ {
-		answer := <-a.results // each ends with the context at the latest
-		switch won := Settles(answer.err); {
-		case won:
-			a.sent = answer.sent
-			a.cancel()
-			a.c.link.with(func(m *limiter, _ time.Time) { m.repaid(a.repeats) })
-			return answer.r, answer.err
-		case a.ctx.Err() == nil:
-			r, err = answer.r, answer.err
-		}
-	}
-	return r, err
+const (
+	// fewRepeats and ManyRepeats are a client's largest credit of repeats, with one endpoint and
+	// with several. (gRPC's own retry throttling uses 10, too.)
+	fewRepeats, ManyRepeats = 1, 10
+
+	// lively is how long after an answer etcd counts as answering.
+	lively = 2 * time.Second
+
+	// firstWindow is how many attempts may be under way in a window before it is known how fast
+	// etcd is with them.
+	firstWindow = 8
+
+	// An answer that took less than brisk lets one more attempt be under way. One that took more
+	// than slow halves how many may be, down to slowWindow: perhaps every answer takes long,
+	// however few requests there are.
+	brisk      = 200 * time.Millisecond
+	slow       = 2 * time.Second
+	slowWindow = 4
+)
+
+// A limiter says how much may be sent to an etcd, and how soon, by what it has answered so
+// far. It is pure: it has no clock and no mutex of its own.
+//
+// Invariant: repeats are at most a tenth of what was answered, plus a credit that comes
+// back in seconds. (Do not repeat without it: a slow etcd then gets more to do, not less,
+// and is never heard again. TestACrowdOfSessionsGetsThroughASlowEtcd.)
+//
+// Invariant: a window grows only by answers to attempts that it has let begin. So answers of
+// the other one, and answers to urgent attempts, do not count. (Do not have one for all: in a mass
+// start it grows while cheap leases are granted, and then as many puts begin at once, for which
+// etcd takes longer than the leases last. TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
+type limiter struct {
+	puts, others window
+
+	latest  [4]time.Duration // what the last few answers took, in a ring
+	answers int              // how many there were
+	turn    time.Duration    // how long the last attempt waited for its turn
+	heard   time.Time        // when etcd last answered anything
+	spent   float64          // repeats that were sent, less what answers have paid back
+	counted time.Time        // when spent was last brought up to date
 }
 
-// sentSoFar is how many repeats were sent so far.
-func (a *flight) sentSoFar() (n int) {
-	a.c.link.with(func(*limiter, time.Time) { n = a.repeats })
-	return n
+// window is the window for attempts of a policy, nil for urgent ones. etcd's time for a put says
+// little about anything else: a grant is cheap, but a put is committed and reads the end of a line.
+func (m *limiter) window(p Policy) *window {
+	if p == Put {
+		return &m.puts
+	}
+	if p == Urgent {
+		return nil
+	}
+	return &m.others
 }
 
-// The timer calls repeat. It sends a repeat, or two if there are several endpoints: a
-// single one may reach the dead endpoint each time, in step with other requests. With one
-// endpoint, one repeat is worth little and more are worth less. So repeat sends none before
-// etcd has answered something else, which shows that it is not just slow. Without credit,
-// the timer calls repeat again soon. Each time repeat checks how long answers take: etcd
-// may have become slow since the attempt began, or fast again.
-func (a *copies[R]) repeat() {
-	n, several := 1, a.c.Several()
-	if several {
-		n = 2
-	}
-	l := a.c.link
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if a.ctx.Err() != nil {
-		return
-	}
-	usual := l.limiter.usual(a.first)
-	pause := usual
-	if !several {
-		pause <<= a.repeats
-	} else if a.repeats > 0 {
-		pause /= 2
-	}
-	next := time.Until(a.last.Add(pause))
-	if next <= 0 {
-		next = Jitter(usual / 8)
-		if (several || l.limiter.heard.After(a.last)) && a.sendLocked(n, several) {
-			next = Jitter(a.first / 2)
-		}
-	}
-	a.timer.Reset(min(next, a.first))
-}
+// rest forgets how fast etcd was, since there were no requests for a while.
+func (m *limiter) rest() { m.puts.size, m.others.size = firstWindow, firstWindow }
 
-// sendLocked sends as many repeats as the link's credit allows, up to n. It reports whether it has
-// sent any.
-func (a *copies[R]) sendLocked(n int, several bool) bool {
-	most, now := a.policy.repeats(), time.Now()
-	n = a.c.link.limiter.spend(now, min(n, most-a.repeats), several) // results has room for no more
-	if n == 0 {
+// lets reports whether an attempt may begin in w, and counts it there.
+func (m *limiter) lets(w *window) bool {
+	if w.under >= w.size {
 		return false
 	}
-	a.repeats, a.last = a.repeats+n, now
-	if a.results == nil {
-		a.results = make(chan result[R], most)
-	}
-	for range n {
-		a.c.spawn(func() {
-			ctx, cancel := context.WithCancel(a.ctx)
-			defer cancel()
-			defer context.AfterFunc(a.c.ctx, cancel)()
-			sent := time.Now()
-			r, err := a.f(ctx, true)
-			a.results <- result[R]{r, err, sent}
-			if Settles(err) {
-				a.cancel()
-			}
-		})
-	}
+	w.under++
+	m.turn = 0
 	return true
+}
+
+// answered notes that at now etcd has answered a request sent at sent, of an attempt that w has let
+// begin, or none if w is nil.
+func (m *limiter) answered(w *window, sent, now time.Time) {
+	took := now.Sub(sent)
+	m.latest[m.answers%len(m.latest)] = took
+	m.answers++
+	m.spent = max(m.spent-0.1, 0)
+	m.heard = now
+	switch {
+	case took > slow:
+		w = cmp.Or(w, &m.others)
+		w.halve(sent, now, min(w.size, slowWindow))
+	case w != nil && took < brisk && 2*w.under >= w.size: // else nothing is known of more
+		w.size++
+	}
+}
+
+// overloaded notes that etcd is overloaded, by an attempt of whatever policy: at now etcd
+// said so about a request sent at sent, or had not answered that request at all.
+func (m *limiter) overloaded(sent, now time.Time) {
+	m.puts.halve(sent, now, 1)
+	m.others.halve(sent, now, 1)
+}
+
+// seldom is how often to do something whose normal period is period. It is longer than
+// period if answers take long, or if attempts wait long for their turn: a periodic request
+// must wait longer than that.
+func (m *limiter) seldom(period time.Duration) time.Duration {
+	return max(period, 4*(m.took()+m.turn))
+}
+
+// A window says how many attempts a client may have under way at once. While etcd answers them
+// briskly it doubles in the time of an answer. It is halved when etcd is slow or says that it is
+// overloaded, much as TCP probes a network.
+//
+// Invariant: no more attempts begin than lets allows, except urgent ones. (Do not send
+// everything at once: etcd works through what it has accepted, even if the caller has given it
+// up. Every answer is then late, and every retry makes the next one later, until leases expire
+// before their keys are put. TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
+type window struct {
+	size   int // how many may be under way
+	under  int // how many are under way
+	halved time.Time
+	queue  list.List // of chan struct{}: attempts that wait, in order
+}
+
+// halve halves the window. A request sent before the last halving says nothing about the window
+// now.
+func (w *window) halve(sent, now time.Time, least int) {
+	if sent.After(w.halved) {
+		w.size, w.halved = max(w.size/2, least), now
+	}
+}
+
+// end counts an attempt that is over, and lets the next ones begin.
+func (w *window) end() {
+	w.under--
+	for w.queue.Len() > 0 && w.under < w.size {
+		w.under++
+		w.queue.Remove(w.queue.Front()).(chan struct{}) <- struct{}{}
+	}
 }
