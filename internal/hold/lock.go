@@ -97,8 +97,7 @@ func (m *Lock) Unlock(ctx context.Context, only *Hold) error {
 		s.mu.Unlock()
 		return errs.Failed("unlock", m.name, errs.NotHeld)
 	}
-	m.depth--
-	if m.depth == 0 {
+	if m.depth--; m.depth == 0 {
 		m.hold.Store(nil)
 	}
 	r, err := h.unlockLocked()

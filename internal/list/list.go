@@ -4,11 +4,12 @@ package list
 
 import "iter"
 
-// A List has nodes in the order in which they were added. The zero List is empty. A list that is
-// given up goes on while it has nodes: each knows the one in which it is.
+// A List has nodes in the order in which they were added. The zero List is empty. Do not copy one
+// that has had a node. A list that is given up goes on while it has nodes: each knows the one in
+// which it is.
 type List[T any] struct {
-	first, last *Node[T]
-	length      int
+	ends   Node[T] // before the first node and after the last one; it stands for nothing
+	length int
 }
 
 // A Node is in one List at most. The zero Node is in none.
@@ -21,34 +22,22 @@ type Node[T any] struct {
 // Add adds n, as the last one. It stands for of.
 func (l *List[T]) Add(n *Node[T], of T) {
 	n.Remove()
-	n.of, n.in, n.before = of, l, l.last
-	if l.last != nil {
-		l.last.after = n
-	} else {
-		l.first = n
+	if l.length == 0 {
+		l.ends.before, l.ends.after = &l.ends, &l.ends
 	}
-	l.last = n
+	n.of, n.in, n.before, n.after = of, l, l.ends.before, &l.ends
+	n.before.after, n.after.before = n, n
 	l.length++
 }
 
 // Remove takes n out of its list, if it is in one.
 func (n *Node[T]) Remove() {
-	l := n.in
-	if l == nil {
+	if n.in == nil {
 		return
 	}
-	if n.before != nil {
-		n.before.after = n.after
-	} else {
-		l.first = n.after
-	}
-	if n.after != nil {
-		n.after.before = n.before
-	} else {
-		l.last = n.before
-	}
+	n.before.after, n.after.before = n.after, n.before
+	n.in.length--
 	n.in, n.before, n.after = nil, nil, nil
-	l.length--
 }
 
 // Len is the number of nodes, of a nil List 0.
@@ -64,7 +53,7 @@ func (l *List[T]) First() (of T, ok bool) {
 	if l.Len() == 0 {
 		return of, false
 	}
-	return l.first.of, true
+	return l.ends.after.of, true
 }
 
 // Last is what the last node stands for. ok is false if there is none.
@@ -72,13 +61,13 @@ func (l *List[T]) Last() (of T, ok bool) {
 	if l.Len() == 0 {
 		return of, false
 	}
-	return l.last.of, true
+	return l.ends.before.of, true
 }
 
 // All yields what the nodes stand for, in order. The one that was just yielded may be removed.
 func (l *List[T]) All() iter.Seq[T] {
 	return func(yield func(T) bool) {
-		for n := l.first; n != nil; {
+		for n := l.ends.after; n != nil && n != &l.ends; {
 			next := n.after
 			if !yield(n.of) {
 				return
@@ -91,7 +80,7 @@ func (l *List[T]) All() iter.Seq[T] {
 // Before yields what stands before n in its list, the nearest first.
 func (n *Node[T]) Before() iter.Seq[T] {
 	return func(yield func(T) bool) {
-		for b := n.before; b != nil && yield(b.of); b = b.before {
+		for b := n.before; b != nil && b != &n.in.ends && yield(b.of); b = b.before {
 		}
 	}
 }
@@ -99,7 +88,7 @@ func (n *Node[T]) Before() iter.Seq[T] {
 // Firsts yields what is first, again and again, until nothing is. The caller removes each.
 func (l *List[T]) Firsts() iter.Seq[T] {
 	return func(yield func(T) bool) {
-		for l.first != nil && yield(l.first.of) {
+		for l.length > 0 && yield(l.ends.after.of) {
 		}
 	}
 }

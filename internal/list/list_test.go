@@ -38,8 +38,14 @@ func TestAListIsWhatASliceWouldBe(t *testing.T) {
 			require.Equal(t, len(want[i]), lists[i].Len())
 			first, ok := lists[i].First()
 			require.Equal(t, len(want[i]) > 0, ok)
+			last, some := lists[i].Last()
+			require.Equal(t, ok, some)
 			if ok {
 				require.Same(t, want[i][0], first)
+				require.Same(t, want[i][len(want[i])-1], last)
+				before := slices.Collect(last.node.Before())
+				slices.Reverse(before)
+				require.True(t, slices.Equal(want[i][:len(want[i])-1], before))
 			}
 		}
 	}

@@ -540,8 +540,8 @@ var mutants = []mutant{
 	{
 		name: "what lasts goes by the TTL, whatever the margin",
 		why:  "A third of the TTL is left when two renewals have failed. But with a margin of two thirds that much is never left: nothing lingers, and nothing is passed on (WithHandoff, WithLinger).",
-		change: in("lease.Lease.Lasts").replace("_self.plan.Lasts(_self.until().Sub(_now))",
-			"_self.until().Sub(_now) > _self.TTL/3"),
+		change: in("lease.Lease.Lasts").replace("_self.plan.Lasts(_self.remaining(_now))",
+			"_self.remaining(_now) > _self.TTL/3"),
 		killers: []killer{inArea("lease", "TestWithAnyMarginKeysLingerAndHoldsArePassedOn")},
 	},
 	{
@@ -1598,7 +1598,7 @@ var mutants = []mutant{
 	{
 		name:   "who leaves from the middle takes the others along",
 		why:    "Its neighbours are linked to each other. But if only one of the two is, those behind it are never reached (rule 12).",
-		change: in("list.Node.Remove").replace("_.before.after = it", "nil"),
+		change: in("list.Node.Remove").replace("_.before.after, _.after.before = _, _", "n.after.before = n.before"),
 		killers: []killer{
 			core("ticket", "TestExploration"),
 			core("turn", "TestTurns"),
@@ -2558,8 +2558,7 @@ var mutants = []mutant{
 	{
 		name: "a move takes the key from any lease",
 		why:  "The create revision tells whose key it is. But an earlier copy may have moved it, and what has happened to it since is undone.",
-		change: in("ticket.Release.Txn").before("_txn.Then[0]", "_txn.If").
-			before("_txn.If, _txn.Then[0] = it", "_txn.If[:1]"),
+		change: in("ticket.Release.Txn").after("_txn.Then = []clientv3.Op{_}", "if _r.moves != 0 { _txn.If = _txn.If[:1] }"),
 		killers: []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing"),
 			exploring("a key that stays")},
 	},

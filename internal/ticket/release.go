@@ -53,17 +53,13 @@ func (r *Release) Together() bool { return r.next != nil }
 // Txn is the next transaction to send, with the value of the next ticket's key, or of t's where
 // that is moved.
 func (r *Release) Txn(value string) Txn {
-	t := r.t
-	// A key that was put over, without the lease, no longer stands in line.
-	txn := Txn{
-		Name: t.Name,
-		If:   []clientv3.Cmp{t.Exists(), t.OnLease()},
-		Then: []clientv3.Op{clientv3.OpDelete(t.Key)},
-		own:  t.Key,
-	}
+	t, does := r.t, clientv3.OpDelete(r.t.Key)
 	if r.moves != 0 {
-		txn.Then[0] = clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(r.moves)))
+		does = clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(r.moves)))
 	}
+	// A key that was put over, without the lease, no longer stands in line.
+	txn := Txn{Name: t.Name, If: []clientv3.Cmp{t.Exists(), t.OnLease()}, own: t.Key}
+	txn.Then = []clientv3.Op{does}
 	for _, o := range r.all[1:] {
 		txn.Name = ""
 		txn.If = append(txn.If, o.Exists(), o.OnLease())
