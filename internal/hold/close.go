@@ -16,15 +16,14 @@ const CloseGrace = 50 * time.Millisecond
 
 // Close ends all waits and holds of s, and revokes its lease.
 func (s *Session) Close(ctx context.Context) error {
+	ctx, cancel := releaseContext(ctx, s, func(h *Hold) bool { return h.m.s == s }, CloseGrace)
+	defer cancel()
 	if ctx.Done() == nil {
 		ttl := s.leases.LongestTTL()
 		twice := ttl + min(ttl, math.MaxInt64-ttl) // which may be more than a Duration can say
-		bounded, cancel := within(ctx, twice, "a Close without a deadline")
+		ctx, cancel = within(ctx, twice, "a Close without a deadline")
 		defer cancel()
-		ctx = bounded
 	}
-	ctx, cancel := releaseContext(ctx, s, func(h *Hold) bool { return h.m.s == s }, CloseGrace)
-	defer cancel()
 
 	s.mu.Lock()
 	switch {

@@ -45,7 +45,7 @@ func (h *Handle) Unlock(ctx context.Context) error {
 	s := h.Lock.s
 	together := h.Hold.all
 	ends := func(ended *Hold) bool { return slices.Contains(together, ended) }
-	ctx, cancel := releaseContext(ctx, s, ends, releaseTime(s))
+	ctx, cancel := releaseContext(ctx, s, ends, releaseBound)
 	defer cancel()
 
 	s.mu.Lock()

@@ -61,14 +61,14 @@ func (n *localLine) holdLocked() *Hold {
 
 // PlaceLocked is as in queue.Local.
 func (n *localLine) PlaceLocked() *queue.Place {
-	p := n.queue.Lingering()
-	if owner := n.queue.Owner(); owner != nil {
-		p = owner.place
-	}
-	if p == nil {
+	switch owner := n.queue.Owner(); {
+	case owner == nil:
+		return n.LingeringLocked()
+	case owner.place == nil:
 		return nil
+	default:
+		return &owner.place.Place
 	}
-	return &p.Place
 }
 
 // busyLocked is what is in the way of a waiter in the queue, or of a claim that comes now if w

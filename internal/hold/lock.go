@@ -88,7 +88,7 @@ func (m *Lock) nest(h *Hold, w Request) (*Hold, error) {
 // Unlock releases m's hold; if only is not nil, then only that very hold.
 func (m *Lock) Unlock(ctx context.Context, only *Hold) error {
 	s := m.s
-	ctx, cancel := releaseContext(ctx, s, m.covers, releaseTime(s))
+	ctx, cancel := releaseContext(ctx, s, m.covers, releaseBound)
 	defer cancel()
 
 	s.mu.Lock()
@@ -146,7 +146,9 @@ func (m *Lock) SetInfo(ctx context.Context, info string) error {
 // nothing behind.
 func (m *Lock) Close(ctx context.Context) error {
 	s := m.s
-	ctx, cancel := releaseContext(ctx, s, m.covers, CloseGrace)
+	ctx, stop := releaseContext(ctx, s, m.covers, CloseGrace)
+	defer stop()
+	ctx, cancel := sendContext(ctx, s)
 	defer cancel()
 
 	s.mu.Lock()

@@ -137,20 +137,22 @@ func (r *release) send(ctx context.Context, otherwise error) error {
 		begun, loss := r.h.free(true)
 		return begun.send(ctx, loss)
 	}
-	c, retry := r.h.m.s.etcd.Caller, attempt.Backoff{Policy: attempt.Urgent}
+	s, retry := r.h.m.s, attempt.Backoff{Policy: attempt.Urgent}
+	ctx, cancel := sendContext(ctx, s)
+	defer cancel()
 	for {
 		done := r.attempt(ctx, &retry)
 		var final bool
 		var untold []error
 		if done.Err != nil {
 			// Called without mu: ctx may come from a hold of the Session, whose Err locks mu.
-			final = attempt.Refused(done.Err) || ctx.Err() != nil || c.Closed()
+			final = attempt.Refused(done.Err) || ctx.Err() != nil || s.etcd.Closed()
 			untold = whyUntold(ctx, done.Err)
 		}
 		switch verdict, err := r.answered(done, final, untold); verdict {
 		case ticket.AgainAlone:
 		case ticket.Again:
-			if done.Err != nil && retry.Wait(ctx, c) != nil {
+			if done.Err != nil && retry.Wait(ctx, s.etcd.Caller) != nil {
 				_, err = r.answered(done, true, whyUntold(ctx, done.Err))
 				return err
 			}
@@ -328,22 +330,25 @@ func (h *Hold) certainLocked() bool {
 	return !l.HasEndedLocked() && (h.most.IsZero() || lease.Before(now, h.most))
 }
 
-// releaseContext returns the context that bounds all releases of a call with ctx. If ctx has ended
-// already it is ignored, and ifEnded is the bound. If it comes from a hold that the call ends, it
-// would end with that hold. Then the bounds are its deadline, the end of the parent of the hold's
-// context, and releaseTime. (A cancel below the hold's context looks the same as the hold's end.)
-//
-// If ctx never ends, releaseTime is the bound: an etcd that does not answer would keep the caller
-// until the lease has expired, and all that it could learn by then is that the hold is not certain
-// any more.
+// releaseBound is the longest time that Unlock takes if its context had ended before the call, or
+// never ends. A shorter TTL takes its place.
+const releaseBound = 5 * time.Second
+
+// releaseContext returns the context that bounds a release that is called with ctx. If ctx has
+// ended already it is ignored, and ifEnded is the bound. If it comes from a hold that the
+// release ends, it would end with that hold. Then the bounds are its deadline, the end of
+// the parent of the hold's context, and releaseBound. (A cancel below the hold's context
+// looks the same as the hold's end.) If ctx never ends, it is that: see sendContext.
 func releaseContext(
 	ctx context.Context, s *Session, ends func(*Hold) bool, ifEnded time.Duration,
 ) (context.Context, context.CancelFunc) {
-	if ctx.Err() != nil {
-		return within(context.WithoutCancel(ctx), ifEnded, "a release whose context had ended")
-	}
 	if ctx.Done() == nil {
-		return within(ctx, releaseTime(s), "a release without a deadline")
+		return ctx, func() {}
+	}
+	most := min(s.cfg.TTL, releaseBound)
+	if ctx.Err() != nil {
+		own := context.WithoutCancel(ctx)
+		return within(own, min(ifEnded, most), "a release whose context had ended")
 	}
 	var outermost *holdContext
 	for c := holdContextOf(ctx); c != nil; c = c.outer() {
@@ -359,14 +364,19 @@ func releaseContext(
 	if deadline, ok := ctx.Deadline(); ok {
 		own, stop = context.WithDeadline(own, deadline)
 	}
-	own, cancel := within(own, releaseTime(s), "a release whose context ends with the hold")
+	own, cancel := within(own, most, "a release whose context ends with the hold")
 	forget := context.AfterFunc(outermost.parent, cancel)
 	return own, func() { forget(); cancel(); stop() }
 }
 
-// releaseBound is the longest time that Unlock takes if its context had ended before the call, or
-// never ends. A shorter TTL takes its place.
-const releaseBound = 5 * time.Second
-
-// releaseTime is how long a release may take if its context does not bound it.
-func releaseTime(s *Session) time.Duration { return min(s.cfg.TTL, releaseBound) }
+// sendContext bounds a ctx that never ends, for releases that are to be sent: an etcd that does not
+// answer would keep the caller until the lease has expired, and all that it could learn by then is
+// that the hold is not certain any more.
+//
+// Do not bound it before. (TestLockingAKeyThatLingersAllocatesTwice.)
+func sendContext(ctx context.Context, s *Session) (context.Context, context.CancelFunc) {
+	if ctx.Done() != nil {
+		return ctx, func() {}
+	}
+	return within(ctx, min(s.cfg.TTL, releaseBound), "a release without a deadline")
+}

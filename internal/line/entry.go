@@ -75,8 +75,8 @@ func (e Entry) StandsIn(name string) bool {
 // MayStandIn reports whether e, whose lease is unknown, could stand in line for the lock
 // name. (A range that reads only keys returns no lease.) It is true for every contender.
 func (e Entry) MayStandIn(name string) bool {
-	tail, below := strings.CutPrefix(e.Key, Prefix(name))
-	return below && (isUUID(tail) || leaseIn(tail) != 0)
+	tail, below := strings.CutPrefix(e.Key, name)
+	return below && tail != "" && tail[0] == '/' && (isUUID(tail[1:]) || leaseIn(tail[1:]) != 0)
 }
 
 // LeaseByKey is the lease with which e would stand in line, for an e that may. It is the

@@ -1843,10 +1843,11 @@ var mutants = []mutant{
 		killers: []killer{ofFamily(1000), inArea("kinds", "TestAWriterWaitsForEveryReaderOfItsSession")},
 	},
 	{
-		name:    "an Unlock whose context never ends waits for the lease",
-		why:     "The caller has set no bound, so it has time. But it gets nothing for it: when the lease has expired the hold is not certain any more (rule 9).",
-		change:  in("releaseContext").never("_ctx.Done() == nil"),
-		killers: []killer{inArea("outages", "TestUnlockWithAContextThatNeverEndsIsBounded")},
+		name:   "an Unlock whose context never ends waits for the lease",
+		why:    "The caller has set no bound, so it has time. But it gets nothing for it: when the lease has expired the hold is not certain any more (rule 9).",
+		change: in("sendContext").always("_ctx.Done() != nil"),
+		killers: []killer{inArea("outages", "TestUnlockWithAContextThatNeverEndsIsBounded"),
+			inArea("kinds", "TestACloseWithAContextThatNeverEndsIsBounded")},
 	},
 	{
 		name:    "a Close that is not confirmed leaves the other permits",
@@ -2556,9 +2557,9 @@ var mutants = []mutant{
 		unexplored: "In the exploration the lease of a key that stays is granted at once.",
 	},
 	{
-		name: "a move takes the key from any lease",
-		why:  "The create revision tells whose key it is. But an earlier copy may have moved it, and what has happened to it since is undone.",
-		change: in("ticket.Release.Txn").after("_txn.Then = []clientv3.Op{_}", "if _r.moves != 0 { _txn.If = _txn.If[:1] }"),
+		name:   "a move takes the key from any lease",
+		why:    "The create revision tells whose key it is. But an earlier copy may have moved it, and what has happened to it since is undone.",
+		change: in("ticket.Release.Txn").after("_txn.Then = []clientv3.Op{_}", "if _self.moves != 0 { _txn.If = _txn.If[:1] }"),
 		killers: []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing"),
 			exploring("a key that stays")},
 	},

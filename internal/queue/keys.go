@@ -293,8 +293,7 @@ func (a *Account) retireLocked() {
 
 // leftLocked notes that a place needs the lease no more.
 func (a *Account) leftLocked() {
-	a.users--
-	if a.users == 0 {
+	if a.users--; a.users == 0 {
 		a.idleSince = time.Now()
 		if !a.lease.ServesLocked() {
 			a.lease.WakeKeeper()

@@ -301,8 +301,8 @@ func (v *view) judgeLocked() {
 	switch {
 	case p.Ahead.Reading == line.All && len(p.Ahead.Last) > 0:
 		p.Ahead = p.Ahead.Without(func(e line.Entry) bool { return v.provesGone(p, e) })
-		if p.Ahead.Clear() {
-			v.tellLocked()
+		if v.waiting && p.Ahead.Clear() {
+			p.tellLocked()
 		}
 	case v.othersLocked():
 		p.giveWayLocked()

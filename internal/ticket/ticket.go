@@ -119,9 +119,7 @@ func (t *Ticket) Loss() Reason { return t.loss }
 func (t *Ticket) Entry() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, Lease: t.Lease} }
 
 // Exists compares the key with the one that t put.
-func (t *Ticket) Exists() clientv3.Cmp {
-	return created(t.Key, t.rev)
-}
+func (t *Ticket) Exists() clientv3.Cmp { return created(t.Key, t.rev) }
 
 // created compares the create revision of a key. (clientv3.Compare copies what it is given, which
 // takes a microsecond.)

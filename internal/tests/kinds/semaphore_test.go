@@ -558,6 +558,24 @@ func TestACloseThatIsNotConfirmedGivesUpEachPermit(t *testing.T) {
 	})
 }
 
+// The bound of a Close whose context never ends is that of one Unlock, however many permits it
+// releases.
+func TestACloseWithAContextThatNeverEndsIsBounded(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		sem := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "a"), 3)
+		for range 3 {
+			tests.AcquireWithin(t, sem, 1, time.Second)
+		}
+		etcd.Freeze()
+		start := time.Now()
+		require.ErrorIs(t, sem.Close(context.Background()), etcdlock.ErrUnconfirmed)
+		require.Equal(t, 5*time.Second, time.Since(start))
+		etcd.Thaw()
+		other := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "b"), 3)
+		tests.UnlockAll(t, tests.AcquireWithin(t, other, 3, tests.TTL))
+	})
+}
+
 // WithMaxHold ends each hold. Its context and WithAcquireTimeout bound a wait.
 func TestPermitsKeepTheOptions(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
