@@ -1598,7 +1598,8 @@ var mutants = []mutant{
 	{
 		name:   "who leaves from the middle takes the others along",
 		why:    "Its neighbours are linked to each other. But if only one of the two is, those behind it are never reached (rule 12).",
-		change: in("list.Node.Remove").replace("_.before.after, _.after.before = _, _", "n.after.before = n.before"),
+		change: in("list.Node.Remove").replace("_.before.after, _.after.before = _, _",
+			"n.after.before = n.before"),
 		killers: []killer{
 			core("ticket", "TestExploration"),
 			core("turn", "TestTurns"),
@@ -2559,7 +2560,8 @@ var mutants = []mutant{
 	{
 		name:   "a move takes the key from any lease",
 		why:    "The create revision tells whose key it is. But an earlier copy may have moved it, and what has happened to it since is undone.",
-		change: in("ticket.Release.Txn").after("_txn.Then = []clientv3.Op{_}", "if _self.moves != 0 { _txn.If = _txn.If[:1] }"),
+		change: in("ticket.Release.Txn").after("_txn.Then = []clientv3.Op{_}",
+			"if _self.moves != 0 { _txn.If = _txn.If[:1] }"),
 		killers: []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing"),
 			exploring("a key that stays")},
 	},
