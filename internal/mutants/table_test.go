@@ -1596,8 +1596,8 @@ var mutants = []mutant{
 		unexplored: "it is right, and slow",
 	},
 	{
-		name:   "who leaves from the middle takes the others along",
-		why:    "Its neighbours are linked to each other. But if only one of the two is, those behind it are never reached (rule 12).",
+		name: "who leaves from the middle takes the others along",
+		why:  "Its neighbours are linked to each other. But if only one of the two is, those behind it are never reached (rule 12).",
 		change: in("list.Node.Remove").replace("_.before.after, _.after.before = _, _",
 			"n.after.before = n.before"),
 		killers: []killer{
@@ -2558,8 +2558,8 @@ var mutants = []mutant{
 		unexplored: "In the exploration the lease of a key that stays is granted at once.",
 	},
 	{
-		name:   "a move takes the key from any lease",
-		why:    "The create revision tells whose key it is. But an earlier copy may have moved it, and what has happened to it since is undone.",
+		name: "a move takes the key from any lease",
+		why:  "The create revision tells whose key it is. But an earlier copy may have moved it, and what has happened to it since is undone.",
 		change: in("ticket.Release.Txn").after("_txn.Then = []clientv3.Op{_}",
 			"if _self.moves != 0 { _txn.If = _txn.If[:1] }"),
 		killers: []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing"),
