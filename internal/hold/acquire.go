@@ -70,8 +70,7 @@ func (c *claim) acquire(ctx context.Context) (*Hold, error) {
 			return h, nil
 		}
 	}
-	ctx, cancel, stop := c.bounded(ctx)
-	defer stop()
+	ctx, cancel := c.bounded(ctx)
 	defer cancel(nil)
 	waits := &c.m.s.etcd.Waits
 	waits.Add(1)
@@ -152,21 +151,19 @@ func (c *claim) retreat(ctx context.Context, err error, anew *attempt.Backoff) e
 	return errs.Locked(taken)
 }
 
-// bounded is the context of a wait of a call with ctx, with what ends it and what stops its timer.
-func (c *claim) bounded(ctx context.Context) (
-	waiting context.Context, cancel context.CancelCauseFunc, stop context.CancelFunc,
-) {
+// bounded is the context of a wait of a call with ctx, with what ends it.
+func (c *claim) bounded(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	m := c.m
 	most, of := m.cfg.AcquireTimeout, "WithAcquireTimeout" // 0: none
 	if _, bounded := ctx.Deadline(); c.Try && !bounded && (most == 0 || m.s.cfg.TTL < most) {
 		most, of = m.s.cfg.TTL, "a try without a deadline"
 	}
-	stop = func() {}
-	if most > 0 {
-		ctx, stop = within(ctx, most, of)
+	if most == 0 {
+		return context.WithCancelCause(ctx)
 	}
-	waiting, cancel = context.WithCancelCause(ctx)
-	return waiting, cancel, stop
+	ctx, stop := within(ctx, most, of)
+	ctx, cancel := context.WithCancelCause(ctx)
+	return ctx, func(cause error) { cancel(cause); stop() }
 }
 
 // enter puts the claims into their local lines, all at once, and takes their places if all own

@@ -58,9 +58,7 @@ func (h *Handle) Unlock(ctx context.Context) error {
 		return errs.Failed("unlock", h.Lock.name, errs.NotHeld)
 	}
 	for _, o := range h.parts() {
-		if o != h.Hold {
-			o.depth--
-		}
+		o.depth--
 	}
 	r, err := h.Hold.unlockLocked()
 	s.mu.Unlock()

@@ -100,6 +100,7 @@ func (m *Lock) Unlock(ctx context.Context, only *Hold) error {
 	if m.depth--; m.depth == 0 {
 		m.hold.Store(nil)
 	}
+	h.depth--
 	r, err := h.unlockLocked()
 	s.mu.Unlock()
 	return r.send(ctx, err)

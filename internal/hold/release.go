@@ -28,11 +28,10 @@ type release struct {
 	stay    *stay  // of the key, by WithMinHold; nil if it goes now
 }
 
-// unlockLocked is one Unlock of h, which has had as many Locks at least. The last one ends h, and
-// frees it if it may be freed now. It returns the release that is to be sent, or, if there is none,
-// what the Unlock returns.
+// unlockLocked is one Unlock of h, which h.depth counts no more. The last one ends h, and frees it
+// if it may be freed now. It returns the release that is to be sent, or, if there is none, what the
+// Unlock returns.
 func (h *Hold) unlockLocked() (*release, error) {
-	h.depth--
 	if slices.ContainsFunc(h.all, func(o *Hold) bool { return o.depth > 0 }) { // some nest
 		return nil, h.lossLocked()
 	}

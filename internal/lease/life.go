@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/list"
@@ -62,6 +63,13 @@ type Ender interface {
 	End(cause error)
 }
 
+// lock locks the safety lock.
+func (f *Life) lock() *sync.Mutex {
+	safety := &f.lease.pool.safety
+	safety.Lock()
+	return safety
+}
+
 // Begin begins f, of a hold on l. It ends with the trust in l, or at the time ends, for why, unless
 // that is zero.
 func (f *Life) Begin(l *Lease, of Mortal, ends time.Time, why error) {
@@ -77,9 +85,7 @@ func (f *Life) Begin(l *Lease, of Mortal, ends time.Time, why error) {
 
 // Cap makes f end at a time, for why, if it would not end before.
 func (f *Life) Cap(ends time.Time, why error) {
-	p := f.lease.pool
-	p.safety.Lock()
-	defer p.safety.Unlock()
+	defer f.lock().Unlock()
 	if f.ends.IsZero() || ends.Before(f.ends) {
 		f.ends, f.why = ends, why
 	}
@@ -88,9 +94,7 @@ func (f *Life) Cap(ends time.Time, why error) {
 // Cause is why f has ended, nil while it is whole. It goes by now, which the caller has just read,
 // and by no timer. So it tells the truth after a pause of the process, before any timer has run.
 func (f *Life) Cause(now time.Time) error {
-	p := f.lease.pool
-	p.safety.Lock()
-	defer p.safety.Unlock()
+	defer f.lock().Unlock()
 	return f.causeSafe(now)
 }
 
@@ -114,9 +118,7 @@ func Before(now, t time.Time) bool {
 
 // Until is when f ends, unless a renewal moves that, or zero if it has ended.
 func (f *Life) Until(now time.Time) time.Time {
-	p := f.lease.pool
-	p.safety.Lock()
-	defer p.safety.Unlock()
+	defer f.lock().Unlock()
 	if f.causeSafe(now) != nil {
 		return time.Time{}
 	}
@@ -130,9 +132,7 @@ func (f *Life) Until(now time.Time) time.Time {
 // End ends f with a cause, unless it has ended, and returns the cause that counts. The caller has
 // its contexts ended.
 func (f *Life) End(cause error) error {
-	p := f.lease.pool
-	p.safety.Lock()
-	defer p.safety.Unlock()
+	defer f.lock().Unlock()
 	if f.causeSafe(time.Now()) == nil {
 		f.endSafe(cause)
 	}
@@ -150,45 +150,37 @@ func (f *Life) endSafe(cause error) {
 
 // Ending reports whether f has ended, and its contexts may not have.
 func (f *Life) Ending() bool {
-	p := f.lease.pool
-	p.safety.Lock()
-	defer p.safety.Unlock()
+	defer f.lock().Unlock()
 	return f.cause != nil && f.contexts != nil
 }
 
 // EndContexts ends the contexts of f, which has ended. When it returns they all have ended, and all
 // that come from them, even if other calls do the same at that time.
 func (f *Life) EndContexts() {
-	p := f.lease.pool
-	p.safety.Lock()
+	safety := f.lock()
 	cause, contexts := f.cause, f.contexts
-	p.safety.Unlock()
+	safety.Unlock()
 	if cause == nil {
 		return
 	}
 	for _, c := range contexts {
 		c.End(cause)
 	}
-	p.safety.Lock()
-	defer p.safety.Unlock()
+	defer f.lock().Unlock()
 	f.contexts = nil
 	f.node.Remove()
 }
 
 // Context is the context of f with a key, nil if it has none.
 func (f *Life) Context(k Key) Ender {
-	p := f.lease.pool
-	p.safety.Lock()
-	defer p.safety.Unlock()
+	defer f.lock().Unlock()
 	return f.contexts[k]
 }
 
 // Add makes c end with f. It returns c, or the one that was added with its key meanwhile. cause
 // says why f has ended already.
 func (f *Life) Add(k Key, c Ender) (one Ender, cause error) {
-	p := f.lease.pool
-	p.safety.Lock()
-	defer p.safety.Unlock()
+	defer f.lock().Unlock()
 	if cause := f.causeSafe(time.Now()); cause != nil {
 		return c, cause
 	}
@@ -204,9 +196,7 @@ func (f *Life) Add(k Key, c Ender) (one Ender, cause error) {
 
 // Forget removes c, which has ended by itself, from f.
 func (f *Life) Forget(k Key, c Ender) {
-	p := f.lease.pool
-	p.safety.Lock()
-	defer p.safety.Unlock()
+	defer f.lock().Unlock()
 	if f.cause == nil && f.contexts[k] == c {
 		delete(f.contexts, k)
 	}
@@ -214,8 +204,6 @@ func (f *Life) Forget(k Key, c Ender) {
 
 // Contexts is how many contexts f has to end.
 func (f *Life) Contexts() int {
-	p := f.lease.pool
-	p.safety.Lock()
-	defer p.safety.Unlock()
+	defer f.lock().Unlock()
 	return len(f.contexts)
 }
