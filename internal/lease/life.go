@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/list"
@@ -63,11 +62,11 @@ type Ender interface {
 	End(cause error)
 }
 
-// lock locks the safety lock.
-func (f *Life) lock() *sync.Mutex {
-	safety := &f.lease.pool.safety
-	safety.Lock()
-	return safety
+// lock locks the safety lock of f's Pool.
+func (f *Life) lock() *Pool {
+	p := f.lease.pool
+	p.safety.Lock()
+	return p
 }
 
 // Begin begins f, of a hold on l. It ends with the trust in l, or at the time ends, for why, unless
@@ -85,7 +84,7 @@ func (f *Life) Begin(l *Lease, of Mortal, ends time.Time, why error) {
 
 // Cap makes f end at a time, for why, if it would not end before.
 func (f *Life) Cap(ends time.Time, why error) {
-	defer f.lock().Unlock()
+	defer f.lock().safety.Unlock()
 	if f.ends.IsZero() || ends.Before(f.ends) {
 		f.ends, f.why = ends, why
 	}
@@ -94,7 +93,7 @@ func (f *Life) Cap(ends time.Time, why error) {
 // Cause is why f has ended, nil while it is whole. It goes by now, which the caller has just read,
 // and by no timer. So it tells the truth after a pause of the process, before any timer has run.
 func (f *Life) Cause(now time.Time) error {
-	defer f.lock().Unlock()
+	defer f.lock().safety.Unlock()
 	return f.causeSafe(now)
 }
 
@@ -118,7 +117,7 @@ func Before(now, t time.Time) bool {
 
 // Until is when f ends, unless a renewal moves that, or zero if it has ended.
 func (f *Life) Until(now time.Time) time.Time {
-	defer f.lock().Unlock()
+	defer f.lock().safety.Unlock()
 	if f.causeSafe(now) != nil {
 		return time.Time{}
 	}
@@ -132,7 +131,7 @@ func (f *Life) Until(now time.Time) time.Time {
 // End ends f with a cause, unless it has ended, and returns the cause that counts. The caller has
 // its contexts ended.
 func (f *Life) End(cause error) error {
-	defer f.lock().Unlock()
+	defer f.lock().safety.Unlock()
 	if f.causeSafe(time.Now()) == nil {
 		f.endSafe(cause)
 	}
@@ -150,37 +149,37 @@ func (f *Life) endSafe(cause error) {
 
 // Ending reports whether f has ended, and its contexts may not have.
 func (f *Life) Ending() bool {
-	defer f.lock().Unlock()
+	defer f.lock().safety.Unlock()
 	return f.cause != nil && f.contexts != nil
 }
 
 // EndContexts ends the contexts of f, which has ended. When it returns they all have ended, and all
 // that come from them, even if other calls do the same at that time.
 func (f *Life) EndContexts() {
-	safety := f.lock()
+	p := f.lock()
 	cause, contexts := f.cause, f.contexts
-	safety.Unlock()
+	p.safety.Unlock()
 	if cause == nil {
 		return
 	}
 	for _, c := range contexts {
 		c.End(cause)
 	}
-	defer f.lock().Unlock()
+	defer f.lock().safety.Unlock()
 	f.contexts = nil
 	f.node.Remove()
 }
 
 // Context is the context of f with a key, nil if it has none.
 func (f *Life) Context(k Key) Ender {
-	defer f.lock().Unlock()
+	defer f.lock().safety.Unlock()
 	return f.contexts[k]
 }
 
 // Add makes c end with f. It returns c, or the one that was added with its key meanwhile. cause
 // says why f has ended already.
 func (f *Life) Add(k Key, c Ender) (one Ender, cause error) {
-	defer f.lock().Unlock()
+	defer f.lock().safety.Unlock()
 	if cause := f.causeSafe(time.Now()); cause != nil {
 		return c, cause
 	}
@@ -196,7 +195,7 @@ func (f *Life) Add(k Key, c Ender) (one Ender, cause error) {
 
 // Forget removes c, which has ended by itself, from f.
 func (f *Life) Forget(k Key, c Ender) {
-	defer f.lock().Unlock()
+	defer f.lock().safety.Unlock()
 	if f.cause == nil && f.contexts[k] == c {
 		delete(f.contexts, k)
 	}
@@ -204,6 +203,6 @@ func (f *Life) Forget(k Key, c Ender) {
 
 // Contexts is how many contexts f has to end.
 func (f *Life) Contexts() int {
-	defer f.lock().Unlock()
+	defer f.lock().safety.Unlock()
 	return len(f.contexts)
 }
