@@ -17,7 +17,7 @@ import "time"
 //     that it gives ends a TTL of H, less the margin, after it was sent (trust.Trust): before T and
 //     that TTL.
 //   - If the etcd of now knows H's lease, which the snapshot has then, it confirms H's renewals.
-//     They give trust only once H has read its key there (Lease.verified). If the key is there,
+//     They give trust only once H has read its key there (Lease.Read). If the key is there,
 //     W stands behind it. If not, H has ended.
 //   - Both count on their own monotonic clock. The margin covers clocks of different rates. If the
 //     monotonic clock of W stands still, because its machine is suspended, W waits for longer; if

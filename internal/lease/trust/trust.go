@@ -1,6 +1,6 @@
 // Package trust says how long a lease may be trusted, by what etcd has confirmed about it, and
 // when to renew it. It is pure: it has no clock, no mutex and no goroutine. The owner of a Trust
-// guards it; in etcdlock the Session's mutex does.
+// guards it; in etcdlock the safety lock of the leases does.
 package trust
 
 import (
