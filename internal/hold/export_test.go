@@ -68,6 +68,27 @@ func (h *Hold) EndsNowLocked() {
 	h.life.Cap(h.most, errs.MaxHold)
 }
 
+// UnlockOver is an Unlock of h whose time is over as it has looked at the clock.
+func (h *Hold) UnlockOver(ctx context.Context) error {
+	s := h.m.s
+	s.mu.Lock()
+	h.EndsNowLocked()
+	h.depth--
+	r, err := h.unlockLocked()
+	s.mu.Unlock()
+	return r.send(ctx, err)
+}
+
+// CloseOver has the Session of h begin to close, while the time of h is over.
+func (h *Hold) CloseOver() {
+	s := h.m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.EndsNowLocked()
+	h.Status() // a look
+	s.closeLocked()
+}
+
 // HoldStates are the states of a hold, in their order.
 var HoldStates = []holdState{holdWhole, holdRecalled, holdEnded, holdGone}
 

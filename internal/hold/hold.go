@@ -276,7 +276,7 @@ func (h *Hold) checkLocked(now time.Time) error {
 	}
 	switch l.CheckLocked(now); {
 	case closed:
-		if endedBefore := h.closeLocked(); !endedBefore {
+		if h.closeLocked() {
 			for _, o := range h.all {
 				o.reportReleased() // its key goes with the lease
 			}
@@ -320,10 +320,14 @@ func (h *Hold) goesOnLocked() error {
 }
 
 // endLocked ends h with cause, unless it has ended, and all that began together with it. If its
-// life has ended before, by its lease or its own time, that is the cause.
-func (h *Hold) endLocked(cause error) (endedBefore bool) {
+// life has ended before, by its lease or its own time, that is the cause. It reports whether h was
+// whole until now, and its owner is to free it.
+//
+// (Do not rely on an earlier look. The time of a hold may be over since.
+// TestAHoldWhoseTimeIsOverAsItEndsIsLost.)
+func (h *Hold) endLocked(cause error) (whole bool) {
 	if h.state >= holdEnded {
-		return true
+		return false
 	}
 	if h.state == holdWhole {
 		if first := h.life.End(cause); !errors.Is(first, errs.Recalled) {
@@ -341,7 +345,7 @@ func (h *Hold) endLocked(cause error) (endedBefore bool) {
 			o.warnLocked()
 		}
 	}
-	return false
+	return h.state == holdEnded
 }
 
 // EndContexts ends the contexts of h, which has ended itself, and of the holds that ended together
@@ -400,12 +404,12 @@ func (p *place) EndContexts() {
 }
 
 // closeLocked ends h for all Mutexes that nest in it.
-func (h *Hold) closeLocked() (endedBefore bool) {
-	endedBefore = h.endLocked(errs.Closed)
+func (h *Hold) closeLocked() (whole bool) {
+	whole = h.endLocked(errs.Closed)
 	for _, o := range h.all {
 		o.depth = 0 // its Unlock returns ErrNotHeld
 	}
-	return endedBefore
+	return whole
 }
 
 // reportLost reports a loss to Trace and Logger.

@@ -376,3 +376,36 @@ func TestAHoldThatEndsWithItsMutexAndItsSessionIsToldToEndOnce(t *testing.T) {
 		require.Empty(t, etcd.Leases())
 	})
 }
+
+// The time of WithMaxHold is over just as Unlock, or Close of the Session, ends the hold. Then it
+// is lost, and nothing else: the Trace is told of one end, and Close waits for no release.
+func TestAHoldWhoseTimeIsOverAsItEndsIsLost(t *testing.T) {
+	ends := map[string]func(*hold.Hold) error{
+		"Unlock": func(h *hold.Hold) error { return h.UnlockOver(context.Background()) },
+		"Close":  func(h *hold.Hold) error { h.CloseOver(); return etcdlock.ErrMaxHold },
+	}
+	for how, end := range ends {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				etcd, lost, released := fake.NewServer(), 0, 0
+				s, err := etcdlock.NewSession(etcd.Client("a"), etcdlock.WithMaxHold(time.Hour),
+					etcdlock.WithTrace(&etcdlock.Trace{
+						Lost:     func(context.Context, etcdlock.LostEvent) { lost++ },
+						Released: func(context.Context, etcdlock.ReleasedEvent) { released++ },
+					}))
+				require.NoError(t, err)
+				m, err := s.Mutex("n")
+				require.NoError(t, err)
+				require.NoError(t, m.Lock(t.Context()))
+				require.ErrorIs(t, end(hold.LockOf(m).Hold()), etcdlock.ErrMaxHold)
+				start := time.Now()
+				require.NoError(t, s.Close(context.Background()))
+				require.Zero(t, time.Since(start))
+				synctest.Wait()
+				require.Equal(t, 1, lost)
+				require.Zero(t, released)
+				require.Empty(t, etcd.Leases())
+			})
+		})
+	}
+}

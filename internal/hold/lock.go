@@ -247,7 +247,7 @@ func (m *Lock) free(ctx context.Context, given *place) error {
 		if h.depth == 0 {
 			return // it is closed by another call
 		}
-		if endedBefore := h.closeLocked(); !endedBefore {
+		if h.closeLocked() {
 			h.place.Account.ReleaseLocked() // as in unlock
 		}
 		holds = append(holds, h)

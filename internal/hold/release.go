@@ -35,7 +35,7 @@ func (h *Hold) unlockLocked() (*release, error) {
 	if slices.ContainsFunc(h.all, func(o *Hold) bool { return o.depth > 0 }) { // some nest
 		return nil, h.lossLocked()
 	}
-	if endedBefore := h.endLocked(errs.Unlocked); !endedBefore {
+	if h.endLocked(errs.Unlocked) {
 		h.place.Account.ReleaseLocked() // from here on Close waits
 	}
 	for _, o := range h.all {
