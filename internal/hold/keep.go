@@ -230,7 +230,7 @@ func (n *localLine) LingeringLocked() *queue.Place {
 func (n *localLine) GiveWayLocked() {
 	if n.queue.Lingering() != nil {
 		p := n.queue.Yield()
-		p.Removal.Lingered = true
+		p.Removal.Lingered, p.hold.m.given = true, p
 		p.AbandonLocked(false)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // Acquire is one call that locks m, whatever kind of hold it asks for. It returns the hold, and the
@@ -194,15 +195,18 @@ func (m *Lock) beginCloseLocked() {
 	}
 }
 
-// giveLocked gives up the key of m that lingers, and returns its place, nil if there is none.
-func (m *Lock) giveLocked() (given *place) {
+// giveLocked gives up the key of m that lingers. It returns the place of the last one that has
+// lingered, nil if that is not being removed any more, or there was none.
+func (m *Lock) giveLocked() *place {
 	if n := m.s.lines[m.name]; n != nil {
 		if kept := n.queue.Lingering(); kept != nil && kept.hold.m == m {
-			given = kept
 			n.GiveWayLocked()
 		}
 	}
-	return given
+	if m.given == nil || m.given.Ticket.State() != ticket.Leaving {
+		return nil
+	}
+	return m.given
 }
 
 // Rest pauses for d, or until m is closed. It reports false if ctx ended before.
@@ -233,7 +237,7 @@ func (m *Lock) closes() <-chan struct{} {
 }
 
 // free frees the name for Close: it ends the waits of m, and its holds, and releases their keys.
-// given is the place of a key that lingered, which was given up, nil if there is none.
+// given is as giveLocked returns it.
 //
 // Invariant: each of the holds is freed, whatever becomes of the rest: no other call can
 // give up its turn. (TestACloseThatIsNotConfirmedGivesUpEachPermit.)
@@ -262,8 +266,14 @@ func (m *Lock) free(ctx context.Context, given *place) error {
 	guard.Pieces(mu, maps.Keys(m.nests), ends)
 
 	var failure error
+	var left []*place // whose keys are being removed, perhaps
+	if given != nil {
+		left = append(left, given)
+	}
 	for _, h := range holds {
-		given = h.place
+		for _, o := range h.all {
+			left = append(left, o.place)
+		}
 		r, loss := h.free(false)
 		if err := r.send(ctx, loss); errors.Is(err, errs.Unconfirmed) {
 			failure = err
@@ -272,11 +282,10 @@ func (m *Lock) free(ctx context.Context, given *place) error {
 	if failure != nil {
 		return failure
 	}
-	if given == nil {
-		return nil
-	}
-	if err := given.AwaitRemoved(ctx); err != nil {
-		return errs.Failed("unlock", m.name, errs.Unconfirmed, err)
+	for _, p := range left {
+		if err := p.AwaitRemoved(ctx); err != nil {
+			return errs.Failed("unlock", m.name, errs.Unconfirmed, err)
+		}
 	}
 	return nil
 }

@@ -108,6 +108,7 @@ type Lock struct {
 	depth  int                  // Locks of this Mutex that nest in hold
 	holds  list.List[*Hold]     // that have not ended
 	nests  map[*Hold]int        // reads that nest in holds of other Locks
+	given  *place               // of its last key that lingered, and was given up; nil before
 	waits  list.List[*claim]    // that wait
 	closed bool
 

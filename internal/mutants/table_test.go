@@ -2500,6 +2500,18 @@ var mutants = []mutant{
 		killers: []killer{core("hold", "TestAHoldThatEndsWithItsMutexAndItsSessionIsToldToEndOnce")},
 	},
 	{
+		name:    "Close waits for the last of the keys that are being removed",
+		why:     "The keys of other permits may still be there, and its nil says that nothing is left.",
+		change:  in("Lock.free").replace("append(left, o.place)", "[]*place{o.place}"),
+		killers: []killer{inArea("kinds", "TestACloseTellsWhetherTheKeyOfEachPermitIsGone")},
+	},
+	{
+		name:    "Close waits for no key that has lingered before",
+		why:     "It is being removed, and its Unlock has said nil long ago: nobody else tells that it is there.",
+		change:  in("Lock.giveLocked").replace("_.Ticket.State() != ticket.Leaving", "true"),
+		killers: []killer{inArea("mutex", "TestCloseTellsWhetherAKeyThatLingeredIsGone")},
+	},
+	{
 		name:    "a hold that is whole at a look is whole as it ends",
 		why:     "Both are in one critical section. But its time may be over in between: then it is lost, and no release of it is under way, for which Close would wait.",
 		change:  in("Hold.endLocked").replace("_.state == holdEnded", "true"),

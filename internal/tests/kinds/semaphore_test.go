@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -555,6 +556,24 @@ func TestACloseThatIsNotConfirmedGivesUpEachPermit(t *testing.T) {
 		etcd.Thaw()
 		other := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "b"), 3)
 		tests.UnlockAll(t, tests.AcquireWithin(t, other, 3, tests.TTL))
+	})
+}
+
+// WithMaxHold has ended the first permit, and etcd does not carry out the removal of its key. Close
+// tells that, though the key of the last permit is gone.
+func TestACloseTellsWhetherTheKeyOfEachPermitIsGone(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		sem := tests.SemaphoreOf(t, s, 2, etcdlock.WithMaxHold(2*time.Second))
+		key := tests.AcquireWithin(t, sem, 1, time.Second).Key()
+		time.Sleep(time.Second)
+		tests.AcquireWithin(t, sem, 1, time.Second)
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			return fake.Effect{Drop: slices.Contains(c.Deletes, key)}
+		})
+		time.Sleep(1500 * time.Millisecond)
+		require.ErrorIs(t, sem.Close(tests.Within(t, time.Second)), etcdlock.ErrUnconfirmed)
+		require.Equal(t, []string{key}, etcd.Keys("n/"))
 	})
 }
 

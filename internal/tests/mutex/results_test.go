@@ -229,6 +229,31 @@ func TestCloseOfALostHoldTellsWhetherItsKeyIsGone(t *testing.T) {
 	})
 }
 
+// A key that lingers is given up, by its time or by Close, while etcd is away. No other call can
+// tell that it is still there. Once it has gone with its lease, nothing is left.
+func TestCloseTellsWhetherAKeyThatLingeredIsGone(t *testing.T) {
+	for _, after := range []time.Duration{0, 4 * time.Second, time.Hour} {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "x",
+				etcdlock.WithLinger(3*time.Second))
+			tests.LockWithin(t, mu, time.Second)
+			require.NoError(t, mu.Unlock(context.Background()))
+			require.Len(t, etcd.Keys("x/"), 1)
+			etcd.Cut("a")
+			time.Sleep(after)
+			if after == time.Hour {
+				etcd.Heal("a")
+				time.Sleep(time.Hour)
+				require.NoError(t, mu.Close(tests.Within(t, time.Second)))
+				return
+			}
+			require.ErrorIs(t, mu.Close(tests.Within(t, time.Second)), etcdlock.ErrUnconfirmed)
+			require.Len(t, etcd.Keys("x/"), 1)
+			etcd.Heal("a")
+		})
+	}
+}
+
 // The key is deleted. Unlock's request finds that, and Close revokes the lease before the
 // answer has come.
 func TestCloseDoesNotMakeUnlockSayNilForADeletedKey(t *testing.T) {
