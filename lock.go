@@ -324,11 +324,12 @@ func (lk locker) Unlock() {
 // is.
 //
 // It returns nil if its hold left nothing behind, and when the Mutex was closed before. (Keys of
-// waits that it ended are removed in the background.) [ErrUnconfirmed] says that etcd did not
-// confirm in time: what is left goes within the TTL. The bound of Close is the end of ctx, or 50 ms
-// if ctx ended before the call, or the bound of Unlock if ctx never ends. If another call is
-// closing the Mutex or its Session, Close waits for that and returns its result. After a nil ctx
-// nothing has happened.
+// waits that it ended are removed in the background, and an Unlock that is under way tells its own
+// caller.) [ErrUnconfirmed] says that etcd did not confirm in time: what is left goes within the
+// TTL. The bound of Close is the end of ctx, or 50 ms if ctx ended before the call. If ctx never
+// ends it is that of Unlock, and for a Mutex from New two TTLs, as for [Session.Close]. If another
+// call is closing the Mutex or its Session, Close waits for that and returns its result. After a
+// nil ctx nothing has happened.
 func (m *Mutex) Close(ctx context.Context) error {
 	if err := m.check(); err != nil {
 		return err

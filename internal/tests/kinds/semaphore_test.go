@@ -578,21 +578,29 @@ func TestACloseTellsWhetherTheKeyOfEachPermitIsGone(t *testing.T) {
 }
 
 // The bound of a Close whose context never ends is that of one Unlock, however many permits it
-// releases.
+// releases. If it gives a lease back it is two TTLs.
 func TestACloseWithAContextThatNeverEndsIsBounded(t *testing.T) {
-	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		sem := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "a"), 3)
-		for range 3 {
-			tests.AcquireWithin(t, sem, 1, time.Second)
-		}
-		etcd.Freeze()
-		start := time.Now()
-		require.ErrorIs(t, sem.Close(context.Background()), etcdlock.ErrUnconfirmed)
-		require.Equal(t, 5*time.Second, time.Since(start))
-		etcd.Thaw()
-		other := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "b"), 3)
-		tests.UnlockAll(t, tests.AcquireWithin(t, other, 3, tests.TTL))
-	})
+	for _, own := range []bool{false, true} {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			sem, most := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "a"), 3), 5*time.Second
+			if own {
+				var err error
+				sem, err = etcdlock.NewSemaphore(etcd.Client("c"), "n", 3, etcdlock.WithTTL(tests.TTL))
+				require.NoError(t, err)
+				most = 2 * tests.TTL
+			}
+			for range 3 {
+				tests.AcquireWithin(t, sem, 1, time.Second)
+			}
+			etcd.Freeze()
+			start := time.Now()
+			require.ErrorIs(t, sem.Close(context.Background()), etcdlock.ErrUnconfirmed)
+			require.Equal(t, most, time.Since(start))
+			etcd.Thaw()
+			other := tests.SemaphoreOf(t, tests.SessionOf(t, etcd, "b"), 3)
+			tests.UnlockAll(t, tests.AcquireWithin(t, other, 3, tests.TTL))
+		})
+	}
 }
 
 // WithMaxHold ends each hold. Its context and WithAcquireTimeout bound a wait.
