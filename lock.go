@@ -440,11 +440,14 @@ func (m candidate) term(ctx context.Context, h *hold.Hold) (took time.Duration, 
 	return took, returned
 }
 
-// panicked is the error of a function that panicked with p. It is p, if p is an error.
+// panicked is the error of a function that panicked with p. It wraps p, if p is an error.
 func panicked(p any) error {
 	text := fmt.Sprintf("etcdlock: lead: the function panicked: %v\n\n%s", p, debug.Stack())
-	err, _ := p.(error)
-	return &opError{text: text, wraps: []error{err}}
+	e := &opError{text: text}
+	if err, ok := p.(error); ok {
+		e.wraps = []error{err}
+	}
+	return e
 }
 
 // traceLed reports that a term is over. If its context has ended with the caller's, or fn has ended
