@@ -545,7 +545,7 @@ func (rw *RWMutex) TryRDo(ctx context.Context, fn func(ctx context.Context) erro
 
 // check is the error of an RWMutex that was not made here.
 func (rw *RWMutex) check() error {
-	if rw.Mutex == nil {
+	if rw.Mutex == nil || rw.lock == nil {
 		return errors.New("etcdlock: RWMutex not made with NewRWMutex or Session.RWMutex")
 	}
 	return nil

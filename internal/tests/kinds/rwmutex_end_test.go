@@ -318,21 +318,22 @@ func TestRDo(t *testing.T) {
 // Values that no constructor made, and holds that have ended, say so and do nothing.
 func TestAnRWMutexAndAHoldOfNothing(t *testing.T) {
 	ctx := context.Background()
-	rw := new(etcdlock.RWMutex)
-	_, err := rw.RLock(ctx)
-	require.ErrorContains(t, err, "NewRWMutex")
-	_, err = rw.TryRLock(ctx)
-	require.ErrorContains(t, err, "NewRWMutex")
 	fails := func(context.Context) error { panic("called") }
-	require.ErrorContains(t, rw.RDo(ctx, fails), "NewRWMutex")
-	require.ErrorContains(t, rw.TryRDo(ctx, fails), "NewRWMutex")
-	require.ErrorContains(t, rw.Close(ctx), "NewRWMutex")
-	require.Error(t, rw.Lock(ctx))
-	require.ErrorIs(t, rw.Unlock(ctx), etcdlock.ErrNotHeld)
-	require.Zero(t, rw.Status())
-	require.Zero(t, rw.Token())
-	require.Empty(t, rw.Name()+rw.Key())
-	require.ErrorIs(t, context.Cause(rw.Context(ctx)), etcdlock.ErrNotHeld)
+	for _, rw := range []*etcdlock.RWMutex{{}, {Mutex: new(etcdlock.Mutex)}} {
+		_, err := rw.RLock(ctx)
+		require.ErrorContains(t, err, "NewRWMutex")
+		_, err = rw.TryRLock(ctx)
+		require.ErrorContains(t, err, "NewRWMutex")
+		require.ErrorContains(t, rw.RDo(ctx, fails), "NewRWMutex")
+		require.ErrorContains(t, rw.TryRDo(ctx, fails), "NewRWMutex")
+		require.ErrorContains(t, rw.Close(ctx), "NewRWMutex")
+		require.Error(t, rw.Lock(ctx))
+		require.ErrorIs(t, rw.Unlock(ctx), etcdlock.ErrNotHeld)
+		require.Zero(t, rw.Status())
+		require.Zero(t, rw.Token())
+		require.Empty(t, rw.Name()+rw.Key())
+		require.ErrorIs(t, context.Cause(rw.Context(ctx)), etcdlock.ErrNotHeld)
+	}
 	for _, h := range []*etcdlock.Hold{nil, {}} {
 		require.ErrorIs(t, h.Unlock(ctx), etcdlock.ErrNotHeld)
 		require.Zero(t, h.Token())
@@ -340,7 +341,7 @@ func TestAnRWMutexAndAHoldOfNothing(t *testing.T) {
 		require.Len(t, h.IsOwner(), 1)
 		require.ErrorIs(t, context.Cause(h.Context(ctx)), etcdlock.ErrNotHeld)
 	}
-	_, err = etcdlock.NewRWMutex(nil, "n")
+	_, err := etcdlock.NewRWMutex(nil, "n")
 	require.Error(t, err)
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		s := tests.SessionOf(t, etcd, "a")
