@@ -26,8 +26,9 @@ type Trace struct {
 	// Start: a call that locks begins. The context that it returns must come from ctx; nil stands for
 	// ctx. The requests and the later hooks of the call get it. The context of the function of Do,
 	// Lead or their like comes from it, so a span that begins here is the parent of the work. Either
-	// Acquired or GaveUp follows, once for each name. Start is not called for a call that nests (see
-	// [WithReentrancy]), or whose argument is refused.
+	// Acquired or GaveUp follows, once for each name. No hook is called for a call that nests (see
+	// [WithReentrancy]), or is [ErrDeadlock], or whose argument is refused, or whose ctx has ended
+	// before.
 	//
 	// Start must not block: the call waits for it. If it panics the call goes on with ctx.
 	Start func(ctx context.Context, e StartEvent) context.Context
@@ -35,7 +36,7 @@ type Trace struct {
 	// Queued: a wait began behind other contenders. Acquired or GaveUp follows, once, with the same
 	// Ahead.
 	Queued func(ctx context.Context, e QueuedEvent)
-	// GaveUp: Lock, TryLock, Do or their like returned an error without a hold.
+	// GaveUp: a call that has begun (see Start) returned an error without a hold.
 	GaveUp func(ctx context.Context, e GaveUpEvent)
 	// Acquired: a hold began. Released or Lost follows, once.
 	Acquired func(ctx context.Context, e AcquiredEvent)
@@ -137,7 +138,7 @@ type LedEvent struct {
 	Name  string
 	Token int64
 	Held  time.Duration
-	Err   error // that [Mutex.Do] would have returned
+	Err   error // as of [Mutex.Do], or the panic; nil if the function, or Close, has unlocked
 }
 
 // A LeaseGrantedEvent is a lease that a Session begins to use.

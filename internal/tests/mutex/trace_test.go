@@ -629,7 +629,7 @@ func TestStartBeginsACall(t *testing.T) {
 		took(exclusive)
 		require.Equal(t, 7, again)
 
-		// A call that nests begins none, nor does one that is refused.
+		// A call that nests begins none, nor does one that is refused. No hook tells of it.
 		require.NoError(t, mu.Do(call("x"), func(ctx context.Context) error {
 			started = nil
 			return mu.Do(ctx, of("x's call"))
@@ -637,6 +637,19 @@ func TestStartBeginsACall(t *testing.T) {
 		require.Error(t, s.Do(call("x"), "", of("")))
 		var nilContext context.Context
 		require.Error(t, mu.Lock(nilContext))
+		ended, cancel := context.WithCancel(call("x"))
+		cancel()
+		require.ErrorIs(t, mu.Do(ended, of("")), context.Canceled)
+		require.Error(t, s.DoAll(ended, []string{"n", "o"}, of("")))
+		o.Take()
+		require.NoError(t, rw.RDo(call("x"), func(ctx context.Context) error {
+			started = nil
+			require.ErrorIs(t, mu.Lock(ctx), etcdlock.ErrDeadlock)
+			_, err := s.LockAll(ctx, "n", "o")
+			require.ErrorIs(t, err, etcdlock.ErrDeadlock)
+			require.Equal(t, []string{"acquired after 0s behind 0 of x's call"}, o.Take())
+			return nil
+		}))
 		took()
 
 		// It may return nothing, and panic.
