@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,6 +64,14 @@ type options struct {
 	buckets []float64
 }
 
+// valid is the label of a name: to package prometheus one that is not valid UTF-8 is a panic.
+func (o *options) valid(name string) string {
+	if o.label == nil {
+		return ""
+	}
+	return strings.ToValidUTF8(o.label(name), "\uFFFD")
+}
+
 // WithLockLabel derives the label lock from a lock's name. Each value that label returns makes
 // some sixty time series that stay until the process ends, so there must be few: return the kind
 // of the lock ("orders"), not its name ("orders/42"), unless you have few names. Without this
@@ -99,7 +108,7 @@ func NewMetrics(opts ...Option) *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &Metrics{
-		label: o.label,
+		label: o.valid,
 		wait: prometheus.NewHistogramVec(histogram("etcdlock_wait_seconds",
 			"Time from Lock to the hold. contended: whether others were before it.",
 			o.buckets), []string{"lock", "contended"}),
@@ -144,8 +153,7 @@ func NewMetrics(opts ...Option) *Metrics {
 		removalsDone: counter("etcdlock_removals_done_total",
 			"Keys removed in the background that are gone for certain."),
 	}
-	if m.label == nil {
-		m.label = func(string) string { return "" }
+	if o.label == nil {
 		m.begin("")
 	}
 	return m

@@ -205,6 +205,26 @@ etcdlock_lost_total{lock="%[1]s",reason="taken"} 0
 	require.Contains(t, values(t, grouped), "etcdlock_wait_seconds true")
 }
 
+// A label that is not valid UTF-8, since it cuts a name within a character, is counted too. To
+// Prometheus it is an error, and to the Traces behind this one the panic of a hook.
+func TestALabelMayCutACharacter(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	cuts := etcdlockprom.WithLockLabel(func(name string) string { return name[:4] })
+	behind := 0
+	hooks := etcdlock.JoinTraces(registered(registry, cuts).Trace(), &etcdlock.Trace{
+		Acquired: func(context.Context, etcdlock.AcquiredEvent) { behind++ },
+	})
+	require.NotPanics(t, func() {
+		hooks.Acquired(t.Context(), etcdlock.AcquiredEvent{Name: "日本", Token: 1})
+	})
+	require.Equal(t, 1, behind)
+	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP etcdlock_holders Holds of this process that have begun and were neither released nor lost.
+# TYPE etcdlock_holders gauge
+etcdlock_holders{lock="日�"} 1
+`), "etcdlock_holders"))
+}
+
 // Each hook of the Trace counts something, or the test says why not.
 func TestEachHookIsCounted(t *testing.T) {
 	hooks := reflect.ValueOf(registered(prometheus.NewRegistry()).Trace()).Elem()
