@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -62,10 +63,7 @@ func WithLockKind(kind func(name string) string) MetricsOption {
 // The error is the MeterProvider's, if it refuses an instrument: because a View does not
 // fit it, say.
 func NewMetrics(opts ...MetricsOption) (*etcdlock.Trace, error) {
-	o := metricsOptions{
-		provider: otel.GetMeterProvider(),
-		kind:     func(string) string { return "" },
-	}
+	o := metricsOptions{provider: otel.GetMeterProvider()}
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -78,7 +76,7 @@ func NewMetrics(opts ...MetricsOption) (*etcdlock.Trace, error) {
 
 // instruments are those of the package comment, in its order.
 type instruments struct {
-	kind func(name string) string
+	kind func(name string) string // may be nil
 
 	wait   metric.Float64Histogram
 	queued metric.Int64UpDownCounter
@@ -239,8 +237,10 @@ func (i *instruments) trace() *etcdlock.Trace {
 
 // of are the attributes of a measurement of a lock.
 func (i *instruments) of(name string, attributes ...attribute.KeyValue) metric.MeasurementOption {
-	if kind := i.kind(name); kind != "" {
-		attributes = append(attributes, kindKey.String(kind))
+	if i.kind != nil {
+		if kind := strings.ToValidUTF8(i.kind(name), "\uFFFD"); kind != "" {
+			attributes = append(attributes, kindKey.String(kind))
+		}
 	}
 	return metric.WithAttributeSet(attribute.NewSet(attributes...))
 }

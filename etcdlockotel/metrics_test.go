@@ -553,12 +553,22 @@ func TestAKindIsLeftOutIfThereIsNone(t *testing.T) {
 	for _, opts := range [][]etcdlockotel.MetricsOption{
 		nil,
 		{etcdlockotel.WithLockKind(func(string) string { return "" })},
+		{etcdlockotel.WithLockKind(nil)},
 	} {
 		reader, hooks := measuring(t, opts...)
 		hooks.Acquired(t.Context(),
 			etcdlock.AcquiredEvent{Name: "orders/1", Token: 1, Waited: time.Second})
 		require.Equal(t, "1", recorded(t, reader)["etcdlock.hold.active"])
 	}
+}
+
+// A kind that cuts a name within a character is valid UTF-8 all the same: exporters by OTLP refuse
+// all that they are to send if one text in it is not.
+func TestAKindMayCutACharacter(t *testing.T) {
+	kind := func(name string) string { return name[:4] }
+	reader, hooks := measuring(t, etcdlockotel.WithLockKind(kind))
+	hooks.Acquired(t.Context(), etcdlock.AcquiredEvent{Name: "日本", Token: 1})
+	require.Equal(t, "1", recorded(t, reader)["etcdlock.hold.active kind=日�"])
 }
 
 // A measurement of a request leads to the request's trace. The 0 before the first loss does
