@@ -251,3 +251,27 @@ func TestCloseDoesNotWaitLongForALook(t *testing.T) {
 		require.Equal(t, 500*time.Millisecond, time.Since(start))
 	})
 }
+
+// A Close whose context never ends has a bound of its own: that of an Unlock for what is of a
+// Session, and that of the Session for what has a lease of its own.
+func TestACloseThatIsNotBoundedEnds(t *testing.T) {
+	for name, row := range map[string]struct {
+		alone bool
+		most  time.Duration
+	}{"a Mutex from New": {true, 2 * tests.TTL}, "a Session's Mutex": {false, 5 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				mu := contract.NewMutex(t, etcd.Client("a"), "n", etcdlock.WithTTL(tests.TTL))
+				if !row.alone {
+					mu = contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")
+				}
+				tests.LockWithin(t, mu, time.Second)
+				etcd.Freeze()
+				began := time.Now()
+				require.ErrorIs(t, mu.Close(context.Background()), etcdlock.ErrUnconfirmed)
+				require.Equal(t, row.most, time.Since(began))
+				etcd.Thaw()
+			})
+		})
+	}
+}
