@@ -175,7 +175,8 @@ func checkInfo(to, info string) error {
 
 // WithReentrancy lets Lock, TryLock and Do nest in a hold of the same name in the same Session, if
 // their context comes from that hold. Without it they return [ErrDeadlock]. Each nested Lock needs
-// its own Unlock; the last Unlock releases.
+// its own Unlock; the last Unlock releases. It is part of the hold around it, with the options of
+// that: a WithMaxHold or WithRecall of its own does not count.
 //
 // In the same way RLock nests in a read. Lock never nests in a read, nor RLock in a write. As a
 // default of a Session it counts for its Mutexes, its RWMutexes, and [Session.Lock] and its like.

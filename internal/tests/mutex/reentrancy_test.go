@@ -185,3 +185,31 @@ func TestNobodyNestsInALostHold(t *testing.T) {
 		require.NoError(t, mu.Unlock(ctx))
 	})
 }
+
+// A Lock that nests is part of the hold around it: of its own options only WithReentrancy counts.
+func TestALockThatNestsHasTheOptionsOfTheHoldAroundIt(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		opts := []etcdlock.Option{etcdlock.WithReentrancy(), etcdlock.WithMaxHold(time.Second),
+			tests.Listens, etcdlock.WithInfo("nested")}
+		outer, err := s.Lock(t.Context(), "n")
+		require.NoError(t, err)
+		nested, err := s.Lock(outer.Context(t.Context()), "n", opts...)
+		require.NoError(t, err)
+		require.Nil(t, etcdlock.RecallFrom(nested.Context(t.Context())))
+		require.Empty(t, tests.PlaceOf(t, etcd, "n", 0).Info)
+		time.Sleep(time.Minute)
+		tests.RequireHolds(t, nested)
+		require.NoError(t, nested.Unlock(t.Context()))
+		tests.UnlockAll(t, outer)
+
+		rw := tests.RWMutexOf(t, s)
+		outer, err = rw.RLock(t.Context())
+		require.NoError(t, err)
+		nested, err = tests.RWMutexOf(t, s, opts...).RLock(outer.Context(t.Context()))
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		tests.RequireHolds(t, nested)
+		tests.UnlockAll(t, nested, outer)
+	})
+}
