@@ -53,7 +53,7 @@ func (c *claim) event() Call {
 	e := Call{
 		Name: c.m.name, Kind: c.Kind, Weight: max(1, int(c.Weight)), Try: c.Try,
 	}
-	if c.together {
+	if len(c.all) > 1 {
 		for _, o := range c.all {
 			e.Names = append(e.Names, o.m.name)
 		}

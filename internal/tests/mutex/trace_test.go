@@ -623,11 +623,13 @@ func TestStartBeginsACall(t *testing.T) {
 		all := exclusive
 		all.Names = []string{"n", "o"}
 		took(all)
+		require.NoError(t, s.DoAll(call("x"), []string{"n"}, of("x's call")))
+		took(exclusive)
 		require.ErrorIs(t, mu.Lead(call("x"), func(ctx context.Context) error {
 			return errors.Join(of("x's call")(ctx), etcdlock.ErrStopLeading)
 		}), etcdlock.ErrStopLeading)
 		took(exclusive)
-		require.Equal(t, 7, again)
+		require.Equal(t, 8, again)
 
 		// A call that nests begins none, nor does one that is refused. No hook tells of it.
 		require.NoError(t, mu.Do(call("x"), func(ctx context.Context) error {
