@@ -176,7 +176,7 @@ func (s *Session) lock(
 // name in the way; [ErrDeadlock] comes also with [WithReentrancy].
 //
 // It has the options of the Session, without [WithHandoff], [WithLinger] and [WithMinHold]. The
-// hooks of the Trace are called for each name.
+// hooks of the Trace are called for each name, but Start once, and Recalled for the name recalled.
 func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
 	return s.lockAll(ctx, names, hold.Request{})
 }

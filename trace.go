@@ -40,8 +40,8 @@ type Trace struct {
 	GaveUp func(ctx context.Context, e GaveUpEvent)
 	// Acquired: a hold began. Released or Lost follows, once.
 	Acquired func(ctx context.Context, e AcquiredEvent)
-	// Released: a hold ended by Unlock or Close, without a loss. If etcd did not confirm it, and its
-	// key may still be there, CleanupPending tells of that, mostly just before.
+	// Released: a hold ended by Unlock or Close, without a loss. If etcd did not confirm the Unlock,
+	// CleanupPending has mostly come before.
 	Released func(ctx context.Context, e ReleasedEvent)
 	// Lost: a hold ended without its release.
 	Lost func(ctx context.Context, e LostEvent)
