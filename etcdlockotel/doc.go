@@ -35,7 +35,7 @@
 // a hold is expired, taken, max_hold or _OTHER. That of a term is the same if the lock was lost,
 // recalled if the function returned the [*etcdlock.RecalledError] of a recall, or _OTHER. The
 // span's status is then an error with its text. A TryLock that finds others is not an error, nor is
-// a function that returned context.Canceled because its context had ended, or
+// a function that returned context.Canceled, why the context of Lead had ended, or
 // [etcdlock.ErrStopLeading].
 //
 // Two events say more. etcdlock.queued in the span of a wait marks the begin of a wait behind

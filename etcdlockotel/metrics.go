@@ -212,7 +212,7 @@ func (i *instruments) trace() *etcdlock.Trace {
 		},
 		Led: func(ctx context.Context, e etcdlock.LedEvent) {
 			var attributes []attribute.KeyValue
-			if why := whyFailed(e.Err); why != "" {
+			if why := whyFailed(ctx, e.Err); why != "" {
 				attributes = append(attributes, semconv.ErrorTypeKey.String(why))
 			}
 			i.term.Record(ctx, e.Held.Seconds(), i.of(e.Name, attributes...))

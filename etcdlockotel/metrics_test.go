@@ -2,6 +2,7 @@ package etcdlockotel_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -320,7 +321,7 @@ func TestARecallIsMeasured(t *testing.T) {
 func TestATermOfLeadershipIsMeasured(t *testing.T) {
 	inVirtualTime(t, func(t *testing.T, m *measured) {
 		mu := m.mutex(m.session(m.etcd.Client()), "leader/1", etcdlock.WithRecall(time.Minute))
-		ctx, end := context.WithCancel(t.Context())
+		ctx, end := context.WithCancelCause(t.Context())
 		terms := []func(ctx context.Context) error{
 			func(context.Context) error { return nil },
 			func(context.Context) error { panic("no leader") },
@@ -335,7 +336,11 @@ func TestATermOfLeadershipIsMeasured(t *testing.T) {
 				<-ctx.Done()
 				return ctx.Err()
 			},
-			func(ctx context.Context) error { end(); <-ctx.Done(); return ctx.Err() },
+			func(ctx context.Context) error {
+				end(errors.New("terminated signal received")) // as signal.NotifyContext does
+				<-ctx.Done()
+				return context.Cause(ctx)
+			},
 		}
 		err := mu.Lead(ctx, func(ctx context.Context) error {
 			term := terms[0]

@@ -187,7 +187,7 @@ func (c *call) led(e etcdlock.LedEvent) {
 	_, term := c.spans.tracer.Start(trace.ContextWithSpan(c.caller, c.hold), "etcdlock.term",
 		trace.WithTimestamp(c.began),
 		trace.WithAttributes(nameKey.String(e.Name), tokenKey.Int64(e.Token)))
-	if why := whyFailed(e.Err); why != "" {
+	if why := whyFailed(c.caller, e.Err); why != "" {
 		term.SetAttributes(semconv.ErrorTypeKey.String(why))
 		term.SetStatus(codes.Error, firstLine(bare(e.Err)))
 	}
@@ -247,11 +247,11 @@ func whyGivenUp(err error) string {
 	}
 }
 
-// whyFailed classifies the error of a term of leadership. It is "" for a function that has
-// returned because its context ended, which is no error: that context ends with Lead's, or
-// after a recall. So it is for one that ends Lead. A loss comes before whatever else the function
-// says.
-func whyFailed(err error) string {
+// whyFailed classifies the error of a term of leadership, by Lead with ctx. It is "" for a function
+// that has returned because its context ended, which is no error: that context ends with Lead's,
+// for whatever cause, or after a recall. So it is for one that ends Lead. A loss comes before
+// whatever else the function says.
+func whyFailed(ctx context.Context, err error) string {
 	switch {
 	case err == nil:
 		return ""
@@ -260,6 +260,8 @@ func whyFailed(err error) string {
 	case is(err, etcdlock.ErrRecalled):
 		return "recalled"
 	case is(err, context.Canceled, etcdlock.ErrStopLeading):
+		return ""
+	case ctx.Err() != nil && is(err, ctx.Err(), context.Cause(ctx)):
 		return ""
 	default:
 		return semconv.ErrorTypeOther.Value.AsString()

@@ -210,6 +210,22 @@ func TestATermOfLeadershipHasItsSpan(t *testing.T) {
 	}
 }
 
+// A function that returns why the context of Lead has ended has not failed, whatever that is.
+func TestATermThatEndsWithTheContextOfLeadIsNoError(t *testing.T) {
+	exporter, provider := tracing(t)
+	hooks := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
+	why := errors.New("terminated signal received") // as signal.NotifyContext has it
+	caller, cancel := context.WithCancelCause(t.Context())
+	ctx := hooks.Start(caller, etcdlock.StartEvent{Name: "a"})
+	hooks.Acquired(ctx, etcdlock.AcquiredEvent{Name: "a", Token: 7})
+	cancel(why)
+	hooks.Led(ctx, etcdlock.LedEvent{Name: "a", Token: 7, Err: fmt.Errorf("work: %w", why)})
+	hooks.Led(ctx, etcdlock.LedEvent{Name: "a", Token: 7, Err: errors.New("broken")})
+	spans := exporter.GetSpans()
+	require.Empty(t, spans[1].Status.Description)
+	require.Equal(t, "broken", spans[2].Status.Description)
+}
+
 // Each hook of a call makes a span or an event, or the test says why not.
 func TestEachHookOfACallIsTold(t *testing.T) {
 	untold := []string{

@@ -48,10 +48,9 @@
 // one for each hold that listens, so several for readers that share a key.
 //
 // The result of etcdlock_terms_total ([etcdlock.Mutex.Lead]) is ok (the function returned nil, or
-// context.Canceled because its context had ended), recalled (it returned the
-// [*etcdlock.RecalledError] of a recall), lost (the lock was lost meanwhile) or error (the function
-// failed or panicked, or etcd did not confirm the release). How long a term was is in
-// etcdlock_hold_seconds.
+// why the context of Lead had ended), recalled (it returned the [*etcdlock.RecalledError] of a
+// recall), lost (the lock was lost meanwhile) or error (the function failed or panicked, or etcd
+// did not confirm the release). How long a term was is in etcdlock_hold_seconds.
 //
 // All counters start as 0: those of a lock once it was held or waited for, the others at once. So
 // the first loss is an increase.

@@ -221,8 +221,8 @@ func (m *Metrics) Trace() *etcdlock.Trace {
 		Recalled: func(_ context.Context, e etcdlock.RecalledEvent) {
 			m.recalls.WithLabelValues(m.label(e.Name)).Inc()
 		},
-		Led: func(_ context.Context, e etcdlock.LedEvent) {
-			m.terms.WithLabelValues(m.label(e.Name), howLed(e.Err)).Inc()
+		Led: func(ctx context.Context, e etcdlock.LedEvent) {
+			m.terms.WithLabelValues(m.label(e.Name), howLed(ctx, e.Err)).Inc()
 		},
 		LeaseGranted: func(_ context.Context, _ etcdlock.LeaseGrantedEvent) { m.granted.Inc() },
 		LeaseRenewed: func(_ context.Context, e etcdlock.LeaseRenewedEvent) {
@@ -311,16 +311,18 @@ func whyGivenUp(err error) string {
 	}
 }
 
-// howLed classifies the error of a term of leadership. A function that has returned because
-// its context ended, with that of Lead or after a recall, has not failed, nor has one that ends
-// Lead. A loss comes before whatever else the function says.
-func howLed(err error) string {
+// howLed classifies the error of a term of leadership, by Lead with ctx. A function that has
+// returned because its context ended, with ctx for whatever cause or after a recall, has not
+// failed, nor has one that ends Lead. A loss comes before whatever else the function says.
+func howLed(ctx context.Context, err error) string {
 	switch {
 	case is(err, etcdlock.ErrLost):
 		return "lost"
 	case is(err, etcdlock.ErrRecalled):
 		return "recalled"
 	case err == nil, is(err, context.Canceled, etcdlock.ErrStopLeading):
+		return "ok"
+	case ctx.Err() != nil && is(err, ctx.Err(), context.Cause(ctx)):
 		return "ok"
 	default:
 		return "error"

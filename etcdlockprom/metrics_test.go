@@ -478,7 +478,7 @@ func TestRecallsAndTermsAreCounted(t *testing.T) {
 		}
 		mu, err := session.Mutex("leader")
 		require.NoError(t, err)
-		ctx, end := context.WithCancel(t.Context())
+		ctx, end := context.WithCancelCause(t.Context())
 		terms := []func(ctx context.Context) error{
 			func(context.Context) error { return nil },
 			func(context.Context) error { panic("no leader") },
@@ -490,7 +490,11 @@ func TestRecallsAndTermsAreCounted(t *testing.T) {
 				return context.Cause(ctx)
 			},
 			func(context.Context) error { return fmt.Errorf("done: %w", etcdlock.ErrStopLeading) },
-			func(ctx context.Context) error { end(); <-ctx.Done(); return ctx.Err() },
+			func(ctx context.Context) error {
+				end(errors.New("terminated signal received")) // as signal.NotifyContext does
+				<-ctx.Done()
+				return context.Cause(ctx)
+			},
 		}
 		count := len(terms)
 		lead := func(ctx context.Context) error {
