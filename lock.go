@@ -398,9 +398,7 @@ func (m candidate) run(ctx context.Context) error {
 			return err
 		}
 		pause = nextPause(pause, took >= long)
-		if !m.lock.Rest(ctx, attempt.Jitter(pause)) {
-			return waitFailed(ctx, m.Name(), nil, nil, nil)
-		}
+		m.lock.Rest(ctx, attempt.Jitter(pause))
 	}
 }
 

@@ -19,13 +19,24 @@ func (m *Lock) Acquire(ctx context.Context, w Request) (*Hold, context.Context, 
 		return nil, nil, errs.Failed("lock", m.name, errs.NilContext)
 	}
 	if ctx.Err() != nil {
-		return nil, nil, errs.WaitFailed(ctx, m.name, nil, nil, nil)
+		return nil, nil, m.endedBefore(ctx)
 	}
 	if nested := m.NestsIn(ctx); nested != nil && !w.mayFollow(nested) {
 		h, err := m.nest(nested, w)
 		return h, ctx, err
 	}
 	return newClaim(m, w).lock(ctx)
+}
+
+// endedBefore is the error of a call whose ctx had ended before. What is closed says so.
+func (m *Lock) endedBefore(ctx context.Context) error {
+	m.s.mu.Lock()
+	closed := m.closed || m.s.leases.ClosedLocked()
+	m.s.mu.Unlock()
+	if closed {
+		return errs.Failed("lock", m.name, errs.Closed)
+	}
+	return errs.WaitFailed(ctx, m.name, nil, nil, nil)
 }
 
 // mayFollow reports whether a call whose context comes from h queues, as any other does. A call for
@@ -209,18 +220,16 @@ func (m *Lock) giveLocked() *place {
 	return m.given
 }
 
-// Rest pauses for d, or until m is closed. It reports false if ctx ended before.
-func (m *Lock) Rest(ctx context.Context, d time.Duration) bool {
+// Rest pauses for d, or until ctx ends or m is closed.
+func (m *Lock) Rest(ctx context.Context, d time.Duration) {
 	pause := time.NewTimer(d)
 	defer pause.Stop()
 	select {
 	case <-ctx.Done():
-		return false
 	case <-m.closes():
 	case <-m.s.ctx.Done():
 	case <-pause.C:
 	}
-	return true
 }
 
 // closes is closed when m is, unless the Session is closed with it.

@@ -14,11 +14,11 @@ import (
 func acquireAll(
 	ctx context.Context, s *Session, names []string, w Request,
 ) (*Hold, context.Context, error) {
-	if ctx.Err() != nil {
-		return nil, nil, errs.WaitFailed(ctx, names[0], nil, nil, nil)
-	}
 	cfg := *s.cfg
 	cfg.Handoff, cfg.Linger, cfg.MinHold = 0, 0, 0
+	if ctx.Err() != nil {
+		return nil, nil, new(Lock).Init(s, names[0], &cfg).endedBefore(ctx)
+	}
 	all := make([]*claim, len(names))
 	for i, name := range names {
 		m := new(Lock).Init(s, name, &cfg)

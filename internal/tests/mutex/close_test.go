@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcdlock/etcdlock"
@@ -272,6 +273,43 @@ func TestACloseThatIsNotBoundedEnds(t *testing.T) {
 				require.Equal(t, row.most, time.Since(began))
 				etcd.Thaw()
 			})
+		})
+	}
+}
+
+// What is closed says so, also to a call whose context has ended: a program that ends both must not
+// depend on which came first.
+func TestWhatIsClosedSaysSoToACallWhoseContextHasEnded(t *testing.T) {
+	of := func(_ *etcdlock.Hold, err error) error { return err }
+	never := func(context.Context) error { panic("called") }
+	for _, all := range []bool{false, true} {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			s := tests.SessionOf(t, etcd, "a")
+			mu, rw, sem := contract.MutexOf(t, s, "n"), tests.RWMutexOf(t, s), tests.SemaphoreOf(t, s, 2)
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			calls := map[string]func() error{
+				"Lock":    func() error { return mu.Lock(ctx) },
+				"TryLock": func() error { return mu.TryLock(ctx) },
+				"Do":      func() error { return mu.Do(ctx, never) },
+				"Lead":    func() error { return mu.Lead(ctx, never) },
+				"RLock":   func() error { return of(rw.RLock(ctx)) },
+				"Acquire": func() error { return of(sem.Acquire(ctx, 1)) },
+			}
+			if all {
+				require.NoError(t, s.Close(t.Context()))
+				calls["Session.Lock"] = func() error { return of(s.Lock(ctx, "n")) }
+				calls["LockAll"] = func() error { return of(s.LockAll(ctx, "n", "o")) }
+			} else {
+				require.NoError(t, mu.Close(t.Context()))
+				require.NoError(t, rw.Close(t.Context()))
+				require.NoError(t, sem.Close(t.Context()))
+			}
+			for name, call := range calls {
+				err := call()
+				assert.ErrorIs(t, err, etcdlock.ErrClosed, name)
+				assert.NotErrorIs(t, err, context.Canceled, name)
+			}
 		})
 	}
 }
