@@ -24,7 +24,8 @@ import (
 //
 // The locks that a call holds are those that its goroutine has locked, and that from which its
 // context comes (Do, Context). A try does not wait, so no order follows from it. Session.LockAll
-// has none among its names.
+// has none among its names. Where a key outlasts its hold (WithHandoff, WithLinger, WithMinHold) a
+// call of another Session right after the Unlock may count as one within the hold.
 func (e *Etcd) LockOrder() *etcdlock.Trace {
 	e.mu.Lock()
 	defer e.mu.Unlock()
