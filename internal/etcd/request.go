@@ -8,6 +8,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -86,4 +87,9 @@ type Outcome struct {
 // Unsent is the Outcome of a transaction that was not sent, because of an error.
 func Unsent(at *Epoch, err error) Outcome {
 	return Outcome{Epoch: at, Answer: ticket.Answer{Outcome: ticket.NotApplied}, Err: err}
+}
+
+// Unanswered is the Outcome of a transaction of which nothing is known but that it was sent.
+func Unanswered(at *Epoch) Outcome {
+	return Outcome{Epoch: at, Answer: ticket.Answer{Outcome: ticket.Unknown}, Err: attempt.ErrNoAnswer}
 }

@@ -97,8 +97,16 @@ func (c *claim) acquire(ctx context.Context) (*Hold, error) {
 		return h, nil
 	}
 	var anew attempt.Backoff
+	returned := true
+	defer func() {
+		if !returned {
+			c.fallOut()
+		}
+	}()
 	for placed := c.place != nil; ; placed = false {
+		returned = false
 		h, err := c.advance(ctx, placed)
+		returned = true
 		if err == nil || c.waiter.Standing() == turn.Gone {
 			return h, err
 		}
@@ -106,6 +114,18 @@ func (c *claim) acquire(ctx context.Context) (*Hold, error) {
 			return nil, err
 		}
 	}
+}
+
+// fallOut takes c out of all lines, because a request has not returned: the user's code in it, such
+// as an interceptor, has panicked, or has called runtime.Goexit.
+//
+// (Do not take that for the end of the process. net/http recovers, and the key would stay for as
+// long as the Session lives. TestAPanicInARequestBlocksNobody.)
+func (c *claim) fallOut() {
+	c.m.s.mu.Lock()
+	c.leavePlacesLocked(false)
+	c.m.s.mu.Unlock()
+	_, _ = c.leave()
 }
 
 // retreat gives up the places after an attempt that has failed. It returns nil, after a pause, if
@@ -307,6 +327,12 @@ func (c *claim) put(ctx context.Context) (*Hold, error) {
 	keys, values := c.keys, make([]string, len(c.all))
 	c.keys = nil // it is for one put
 	retry := attempt.Backoff{Policy: attempt.Put}
+	returned := true
+	defer func() {
+		if !returned { // as in fallOut: the keys may be there
+			_, _, _ = c.entered(keys, etcd.Unanswered(c.m.s.etcd.Epoch()))
+		}
+	}()
 	for {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -314,7 +340,9 @@ func (c *claim) put(ctx context.Context) (*Hold, error) {
 		for i, o := range c.all {
 			values[i] = o.m.cfg.Texts[o.Kind].Since(time.Now(), o.place.Lease.TTL)
 		}
+		returned = false
 		done := c.m.s.etcd.Commit(ctx, &retry, keys.Txn(values...))
+		returned = true
 		if h, known, err := c.entered(keys, done); known {
 			return h, err
 		}

@@ -139,8 +139,16 @@ func (r *release) send(ctx context.Context, otherwise error) error {
 	s, retry := r.h.m.s, attempt.Backoff{Policy: attempt.Urgent}
 	ctx, cancel := sendContext(ctx, s)
 	defer cancel()
+	returned := true
+	defer func() {
+		if !returned { // as in claim.fallOut
+			_, _ = r.answered(etcd.Unanswered(s.etcd.Epoch()), true, nil)
+		}
+	}()
 	for {
+		returned = false
 		done := r.attempt(ctx, &retry)
+		returned = true
 		var final bool
 		var untold []error
 		if done.Err != nil {

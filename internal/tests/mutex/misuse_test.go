@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -324,3 +326,118 @@ func TestDoTellsWhatItsFunctionDidToTheHold(t *testing.T) {
 		require.Error(t, err, "the hold was not whole until the end")
 	})
 }
+
+// A failing KV is that of a user whose interceptor panics, or calls runtime.Goexit, in a
+// transaction.
+type failingKV struct {
+	clientv3.KV
+	fails  func()
+	before bool        // it is sent
+	fail   atomic.Bool // in the next one
+}
+
+func (k *failingKV) Txn(ctx context.Context) clientv3.Txn {
+	if !k.fail.Swap(false) {
+		return k.KV.Txn(ctx)
+	}
+	return &failingTxn{Txn: k.KV.Txn(ctx), k: k}
+}
+
+type failingTxn struct {
+	clientv3.Txn
+	k *failingKV
+}
+
+func (t *failingTxn) If(cs ...clientv3.Cmp) clientv3.Txn {
+	t.Txn = t.Txn.If(cs...)
+	return t
+}
+
+func (t *failingTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Then(ops...)
+	return t
+}
+
+func (t *failingTxn) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Else(ops...)
+	return t
+}
+
+func (t *failingTxn) Commit() (*clientv3.TxnResponse, error) {
+	if !t.k.before {
+		_, _ = t.Txn.Commit()
+	}
+	t.k.fails()
+	return nil, nil
+}
+
+// An interceptor panics in a request of a call, or ends its goroutine, before the request is sent
+// or once it was carried out. Whoever recovers, as net/http does, goes on with the Session, and no
+// key of the call is left.
+func TestAPanicInARequestBlocksNobody(t *testing.T) {
+	panics, exits := func() { panic("in an interceptor") }, runtime.Goexit
+	for name, call := range map[string]func(ctx context.Context, s *etcdlock.Session) error{
+		"Lock": func(ctx context.Context, s *etcdlock.Session) error {
+			_, err := s.Lock(ctx, "n")
+			return err
+		},
+		"TryLock": func(ctx context.Context, s *etcdlock.Session) error {
+			_, err := s.TryLock(ctx, "n")
+			return err
+		},
+		"LockAll": func(ctx context.Context, s *etcdlock.Session) error {
+			_, err := s.LockAll(ctx, "m", "n")
+			return err
+		},
+		"Unlock":                          nil,
+		"Unlock, which puts the next key": nil,
+	} {
+		for how, fails := range map[string]func(){"panic": panics, "Goexit": exits} {
+			for _, before := range []bool{true, false} {
+				t.Run(fmt.Sprint(name, ", ", how, ", before ", before), func(t *testing.T) {
+					tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+						client := etcd.Client("a")
+						kv := &failingKV{KV: client.KV, fails: fails, before: before}
+						client.KV = kv
+						s := contract.NewSession(t, client)
+						h, err := s.Lock(t.Context(), "n")
+						require.NoError(t, err)
+						next := make(chan error, 1)
+						if name == "Unlock, which puts the next key" {
+							go func() { next <- s.Do(t.Context(), "n", nothing) }()
+							synctest.Wait()
+						} else {
+							next <- nil
+						}
+						if call != nil {
+							require.NoError(t, h.Unlock(t.Context()))
+						}
+						over := make(chan struct{})
+						go func() {
+							defer close(over)
+							defer func() { _ = recover() }()
+							kv.fail.Store(true)
+							if call != nil {
+								err = call(t.Context(), s)
+							} else {
+								err = h.Unlock(t.Context())
+							}
+							assert.Fail(t, "it has returned", err)
+						}()
+						<-over
+						require.NoError(t, tests.SoonOr(t, next, "the next one does not get in"))
+						synctest.Wait()
+						require.Empty(t, etcd.Keys("n/"), "a key is left")
+						require.Empty(t, etcd.Keys("m/"), "a key is left")
+						other := tests.SessionOf(t, etcd, "b")
+						for _, s := range []*etcdlock.Session{other, s} {
+							require.NoError(t, s.Do(tests.Within(t, time.Second), "n", nothing))
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+func nothing(context.Context) error { return nil }
