@@ -151,7 +151,11 @@ const mostDoubled = 2
 // nothing in time until they had run out. Then other Sessions ask for more than etcd can do in the
 // life of a lease, perhaps each with its own client, so that no window sees it. One such lease is
 // what an unreachable etcd leaves behind. After two in a row the next one is asked for within a
-// TTL, at random, then within two, then within four.
+// TTL, at random, then within two, then within four. If no call waits for so long, the next one
+// waits for what is left.
+//
+// (Do not draw another pause for each call. Those that wait only briefly would ask once in hours,
+// or never. TestCallsThatWaitBrieflyAskForALeaseAsSoon.)
 //
 // Invariant: leases that run out one after the other, before anything is answered in time under
 // them, spread the next ones over ever more time. (Do not ask for the next one at once: all
@@ -162,13 +166,18 @@ func (p *Pool) standBack(ctx context.Context) {
 	unanswered := p.unanswered
 	p.safety.Unlock()
 	if unanswered < 2 {
+		p.backUntil = time.Time{}
 		return
 	}
-	apart := min(p.config.TTL, math.MaxInt64>>mostDoubled) << min(unanswered-2, mostDoubled)
-	pause := time.NewTimer(rand.N(apart))
+	if p.backUntil.IsZero() {
+		apart := min(p.config.TTL, math.MaxInt64>>mostDoubled) << min(unanswered-2, mostDoubled)
+		p.backUntil = time.Now().Add(rand.N(apart))
+	}
+	pause := time.NewTimer(time.Until(p.backUntil))
 	defer pause.Stop()
 	select {
 	case <-pause.C:
+		p.backUntil = time.Time{}
 	case <-ctx.Done():
 	}
 }

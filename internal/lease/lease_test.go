@@ -82,6 +82,26 @@ func TestALeaseIsAskedForWithinFourTTLsHoweverManyRanOut(t *testing.T) {
 	}
 }
 
+// So it does if each of its calls waits only briefly, and none of them for as long as that.
+func TestCallsThatWaitBrieflyAskForALeaseAsSoon(t *testing.T) {
+	const ttl, call, pause = time.Minute, 3 * time.Second, 7 * time.Second
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			p, closes := pool(fake.NewServer().Client("a"), ttl)
+			defer closes()
+			p.unanswered = 10
+			began, err := time.Now(), errors.New("none yet")
+			for err != nil && time.Since(began) < 4*ttl+call+pause {
+				ctx, cancel := context.WithTimeout(context.Background(), call)
+				_, err = p.Take(ctx, func() bool { return p.CurrentLocked() != nil })
+				cancel()
+				time.Sleep(pause)
+			}
+			require.NoError(t, err)
+		})
+	}
+}
+
 // pool returns a Pool that grants leases with a TTL, and what closes it.
 func pool(client *clientv3.Client, ttl time.Duration) (p *Pool, closes func()) {
 	ctx, cancel := context.WithCancel(context.Background())

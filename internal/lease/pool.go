@@ -32,10 +32,11 @@ type Pool struct {
 	doubts atomic.Int64 // renewals of all leases whose worth is not certain
 
 	// Guarded by mu.
-	current  *Lease // for new places, nil if there is none
-	granting *grant // under way, or nil; it owns retry
-	retry    attempt.Backoff
-	closedAt time.Time // zero until then
+	current   *Lease // for new places, nil if there is none
+	granting  *grant // under way, or nil; it owns retry and backUntil
+	retry     attempt.Backoff
+	backUntil time.Time // no lease is asked for before that, zero if none is put off
+	closedAt  time.Time // zero until then
 
 	// safety guards what follows, and what ends holds in time; see Life.
 	safety     sync.Mutex
