@@ -144,8 +144,8 @@ type Tenants interface {
 	RemoveRest(until time.Time) error
 
 	// RevokedLocked says that the lease needs no tenants any more. err is why it could not be revoked,
-	// or why keys may be left.
-	RevokedLocked(err error)
+	// or why keys may be left. A lease that could not be revoked may be left until a time.
+	RevokedLocked(err error, left time.Time)
 }
 
 // A Use is what needs a lease.

@@ -29,7 +29,7 @@ func (*none) KeyLocked() string                     { return "" }
 func (*none) SuspectLocked()                        {}
 func (*none) Audit(context.Context, time.Time) bool { return true }
 func (*none) RemoveRest(time.Time) error            { return nil }
-func (*none) RevokedLocked(error)                   {}
+func (*none) RevokedLocked(error, time.Time)        {}
 
 func (*none) CareLocked(time.Time, time.Time) (bool, time.Time) { return false, time.Time{} }
 

@@ -22,6 +22,7 @@ func revoke(l *Lease) {
 	expired := time.Now().Add(l.TTL).Add(l.TTL)
 	var retry attempt.Backoff
 	var err error
+	var left time.Time // until then it may be there, zero if it was revoked
 	for {
 		err = p.etcd.Revoke(p.ctx, &retry, l.ID)
 		if err == nil || attempt.Refused(err) || p.etcd.Closed() ||
@@ -36,6 +37,7 @@ func revoke(l *Lease) {
 		p.config.Log(slog.LevelDebug, "lease given back", "lease", l.Hex())
 		err = l.tenants.RemoveRest(time.Now().Add(l.TTL))
 	} else {
+		left = expired
 		p.NotRevoked(l.Hex(), err)
 	}
 	p.mu.Lock()
@@ -48,5 +50,5 @@ func revoke(l *Lease) {
 		l.becomesLocked(gone, l.why)
 	}
 	p.mu.After(l.bury)
-	l.tenants.RevokedLocked(err)
+	l.tenants.RevokedLocked(err, left)
 }

@@ -62,8 +62,10 @@ type Keys struct {
 
 	// Guarded by mu.
 	accounts    map[*lease.Lease]*Account
-	verifying   bool  // holds of an earlier epoch are being read
-	leftoverErr error // why a lease could not be revoked, or a key removed
+	verifying   bool      // holds of an earlier epoch are being read
+	leftoverErr error     // why a lease could not be revoked, or a key removed
+	leftErr     error     // why a lease could not be revoked that expires by itself
+	left        time.Time // by then it has
 
 	// Of the lock delay; see delay.go.
 	setBack setBack       // the last one
@@ -106,8 +108,14 @@ func (k *Keys) places() iter.Seq[*Place] {
 	}
 }
 
-// LeftoverLocked is why a lease could not be revoked, or a key removed, nil if all are.
-func (k *Keys) LeftoverLocked() error { return k.leftoverErr }
+// LeftoverLocked is why a lease could not be revoked, or a key removed, nil if all are or have gone
+// by themselves.
+func (k *Keys) LeftoverLocked() error {
+	if k.leftoverErr == nil && time.Now().Before(k.left) {
+		return k.leftErr
+	}
+	return k.leftoverErr
+}
 
 // OwnLocked tells what e, which stands in a line, is to the Session. If it is one of its keys that
 // was given up, goes is closed once it has gone. If the Session has drawn its name and no place
@@ -423,9 +431,17 @@ func (a *Account) RemoveRest(until time.Time) error {
 }
 
 // RevokedLocked is as in lease.Tenants: it closes the account.
-func (a *Account) RevokedLocked(err error) {
-	delete(a.keys.accounts, a.lease)
-	if err != nil && (a.outlived || a.keys.Leases.ClosedLocked()) {
-		a.keys.leftoverErr = err
+//
+// (Do not forget a lease that is left because the Session was not closed yet. Close would return
+// nil while a key blocks others. TestCloseDoesNotSayNilForALeaseThatStays.)
+func (a *Account) RevokedLocked(err error, left time.Time) {
+	k := a.keys
+	delete(k.accounts, a.lease)
+	switch {
+	case err == nil:
+	case a.outlived || k.Leases.ClosedLocked():
+		k.leftoverErr = err
+	case left.After(k.left):
+		k.leftErr, k.left = err, left
 	}
 }

@@ -188,6 +188,50 @@ func TestCloseDoesNotSayNilForAKeyThatStays(t *testing.T) {
 	})
 }
 
+// A wait has ended, and neither its key could be removed nor the lease be revoked. A Close soon
+// after does not say that nothing is left. Once the lease has expired it does.
+func TestCloseDoesNotSayNilForALeaseThatStays(t *testing.T) {
+	for how, stops := range map[string]func(*fake.Server, *clientv3.Client){
+		"the client is closed": func(_ *fake.Server, client *clientv3.Client) { _ = client.Close() },
+		"the user may not": func(etcd *fake.Server, _ *clientv3.Client) {
+			etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+				if len(c.Deletes) > 0 || c.Method == fake.Revoke {
+					e.Before = tests.PermissionDenied
+				}
+				return e
+			})
+		},
+	} {
+		for _, later := range []bool{false, true} {
+			t.Run(fmt.Sprint(how, ", later ", later), func(t *testing.T) {
+				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					other := tests.SessionOf(t, etcd, "b")
+					tests.LockWithin(t, contract.MutexOf(t, other, "x"), time.Second)
+					client := etcd.Client("a")
+					s, err := etcdlock.NewSession(client, etcdlock.WithTTL(tests.TTL))
+					require.NoError(t, err)
+					ctx, cancel := context.WithCancel(t.Context())
+					mu := contract.MutexOf(t, s, "x")
+					wait := contract.Async(func() error { return mu.Lock(ctx) })
+					synctest.Wait()
+					stops(etcd, client)
+					cancel()
+					require.Error(t, tests.SoonOr(t, wait, "it still waits"))
+					time.Sleep(time.Second)
+					require.Len(t, etcd.Keys("x/"), 2)
+					if later {
+						time.Sleep(2 * tests.TTL)
+						require.Len(t, etcd.Keys("x/"), 1)
+						require.NoError(t, s.Close(t.Context()))
+					} else {
+						require.ErrorIs(t, s.Close(t.Context()), etcdlock.ErrUnconfirmed)
+					}
+				})
+			})
+		}
+	}
+}
+
 // The removal of a key that may have been put over goes on for as long as etcd is away. The
 // TTL does not bound it.
 func TestAKeyThatWasPutOverIsRemovedAfterAnOutage(t *testing.T) {
