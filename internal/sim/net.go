@@ -185,7 +185,15 @@ var noLog = clientv3.NewCtxClient(context.Background()).GetLogger()
 func (n *Net) Client(
 	process string, endpoints []string, opts ...grpc.DialOption,
 ) (*clientv3.Client, error) {
+	return n.ClientIn(context.Background(), process, endpoints, opts...)
+}
+
+// ClientIn is Client with a context for clientv3's Config.
+func (n *Net) ClientIn(
+	ctx context.Context, process string, endpoints []string, opts ...grpc.DialOption,
+) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{
+		Context:   ctx,
 		Endpoints: endpoints,
 		Logger:    noLog,
 		DialOptions: append([]grpc.DialOption{

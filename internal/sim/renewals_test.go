@@ -534,3 +534,37 @@ func TestRenewalsGoWhereTheClientGoes(t *testing.T) {
 		require.NoError(t, hold.Err())
 	})
 }
+
+// The context of a client's Config has ended, as at the shutdown of a process that gives the same
+// one to all that it starts. clientv3 does not end any request for it, so holds are released, and
+// the Session goes on. With the client closed it does not.
+func TestTheEndOfTheClientsContextBlocksNobody(t *testing.T) {
+	require.NoError(t, inBubble(t, 1, func(t *testing.T) {
+		net := NewNet(1)
+		cluster := NewCluster(1, net, members)
+		endpoints := []string{"http://m0", "http://m1", "http://m2"}
+		ctx, end := context.WithCancel(context.Background())
+		client, err := net.ClientIn(ctx, "one", endpoints)
+		require.NoError(t, err)
+		s, err := etcdlock.NewSession(client, etcdlock.WithTTL(renewTTL))
+		require.NoError(t, err)
+		h, err := s.Lock(t.Context(), "n")
+		require.NoError(t, err)
+		waits := make(chan error, 1)
+		go func() { waits <- s.Do(t.Context(), "n", func(context.Context) error { return nil }) }()
+		time.Sleep(time.Second)
+		end()
+		time.Sleep(2 * renewTTL)
+		require.NoError(t, h.Unlock(t.Context()))
+		require.NoError(t, <-waits)
+		h, err = s.Lock(t.Context(), "n")
+		require.NoError(t, err)
+		require.NoError(t, h.Unlock(t.Context()))
+		require.NoError(t, client.Close())
+		_, err = s.Lock(t.Context(), "n")
+		require.ErrorContains(t, err, "the etcd client is closed")
+		require.ErrorIs(t, s.Close(t.Context()), etcdlock.ErrUnconfirmed)
+		net.Close()
+		cluster.Stop()
+	}))
+}

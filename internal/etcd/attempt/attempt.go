@@ -42,7 +42,7 @@ type Caller struct {
 
 	// Set once, then only read.
 	conn   *grpc.ClientConn // the client's, nil if that was not made with clientv3.New
-	closed context.Context  // ends when the client is closed
+	closed context.Context  // the client's; it counts only without a connection
 	ctx    context.Context
 	link   *link
 	spawn  func(func())
@@ -86,7 +86,16 @@ func (c *Caller) Disconnected() bool {
 
 // Closed reports whether the client was closed. Nothing works after that: clientv3 would retry
 // a hundred times and warn each time.
-func (c *Caller) Closed() bool { return c.closed.Err() != nil }
+//
+// (Do not go by the client's context where there is a connection. It also ends with that of
+// clientv3's Config, and then requests go on: a release would be given up, and its key stay.
+// TestTheEndOfTheClientsContextBlocksNobody.)
+func (c *Caller) Closed() bool {
+	if c.conn != nil {
+		return c.conn.GetState() == connectivity.Shutdown
+	}
+	return c.closed.Err() != nil
+}
 
 // WatchTimeout is how long the next watch may take to begin, given how many before it did not.
 // With one endpoint, another watch would be no faster. With several endpoints, each
