@@ -124,8 +124,9 @@ func (l *Lease) keep(granted time.Time) {
 		}
 	}
 	stopAttempts()
-	k.sender.Close()
+	over := k.sender.Close()
 	revoke(l)
+	over(l.pool.ctx)
 }
 
 // cared is what one care has found.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -564,6 +565,58 @@ func TestTheEndOfTheClientsContextBlocksNobody(t *testing.T) {
 		_, err = s.Lock(t.Context(), "n")
 		require.ErrorContains(t, err, "the etcd client is closed")
 		require.ErrorIs(t, s.Close(t.Context()), etcdlock.ErrUnconfirmed)
+		net.Close()
+		cluster.Stop()
+	}))
+}
+
+// A stream of the renewals hangs in the user's code, which does not look at its context. That
+// delays no Close of any Session of the client: the lease is revoked, and the call ends in time.
+func TestAStreamThatHangsInTheUsersCodeDelaysNoClose(t *testing.T) {
+	require.NoError(t, inBubble(t, 1, func(t *testing.T) {
+		net := NewNet(1)
+		cluster := NewCluster(1, net, members)
+		hangs := make(chan struct{})
+		var opened atomic.Int64
+		time.AfterFunc(time.Minute, func() { close(hangs) })
+		client, err := net.Client("one", []string{"http://m0"}, grpc.WithChainStreamInterceptor(func(
+			ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			open grpc.Streamer, opts ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
+			if strings.HasSuffix(method, "/LeaseKeepAlive") {
+				if opened.Add(1) == 1 {
+					<-hangs
+				}
+			}
+			return open(ctx, desc, cc, method, opts...)
+		}))
+		require.NoError(t, err)
+		var all []*etcdlock.Session
+		for _, name := range []string{"a", "b"} {
+			s, err := etcdlock.NewSession(client, etcdlock.WithTTL(renewTTL))
+			require.NoError(t, err)
+			_, err = s.Lock(t.Context(), name)
+			require.NoError(t, err)
+			all = append(all, s)
+			time.Sleep(renewTTL / 6)
+		}
+		time.Sleep(renewTTL)
+		for _, s := range all {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			began := time.Now()
+			closed := s.Close(ctx)
+			cancel()
+			require.LessOrEqual(t, time.Since(began), time.Second)
+			require.NoError(t, closed)
+		}
+		other, err := net.Client("two", []string{"http://m0"})
+		require.NoError(t, err)
+		keys, err := other.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		require.NoError(t, err)
+		require.Zero(t, keys.Count)
+		time.Sleep(time.Minute)
+		require.NoError(t, other.Close())
+		require.NoError(t, client.Close())
 		net.Close()
 		cluster.Stop()
 	}))

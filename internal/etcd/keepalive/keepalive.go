@@ -98,12 +98,18 @@ func NewSender(of *clientv3.Client, id clientv3.LeaseID, period time.Duration) *
 	return s
 }
 
-// Close says that no more renewals are sent. With the last lease of a client its streams end.
-func (s *Sender) Close() {
+// Close says that no more renewals are sent. With the last lease of a client its streams end. over
+// waits until they have ended, or ctx has: one may be in the user's code, as in an interceptor.
+func (s *Sender) Close() (over func(ctx context.Context)) {
 	var left []*stream
 	s.client.with(func(k *streams) { left = k.leave(s.period) })
-	for _, on := range left {
-		<-on.over
+	return func(ctx context.Context) {
+		for _, on := range left {
+			select {
+			case <-on.over:
+			case <-ctx.Done():
+			}
+		}
 	}
 }
 
