@@ -2861,9 +2861,51 @@ var mutants = []mutant{
 		change:  in("release.overLocked").drop("_.put.AfterLocked(&_.place.Place)"),
 		killers: []killer{inArea("queue", "TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt")},
 	},
+	{
+		name:    "a call whose request panics is left as it is",
+		why:     "A panic ends the process. But net/http recovers, and nobody gets the name any more (rule 9).",
+		change:  in("hold.claim.acquire").never("!returned"),
+		killers: []killer{inArea("mutex", "TestAPanicInARequestBlocksNobody")},
+	},
+	{
+		name:    "a put that has panicked was not sent",
+		why:     "No answer has come, and none will. But it may have been carried out (rule 9).",
+		change:  in("hold.claim.put").never("!returned"),
+		killers: []killer{inArea("mutex", "TestAPanicInARequestBlocksNobody")},
+	},
+	{
+		name:    "a release whose request panics is left as it is",
+		why:     "The hold has ended. But its key has not, and the turn is not passed on (rule 9).",
+		change:  in("hold.release.send").never("!returned"),
+		killers: []killer{inArea("mutex", "TestAPanicInARequestBlocksNobody")},
+	},
+	{
+		name:    "a client is closed once its context has ended",
+		why:     "clientv3 ends that context as the client is closed. But it also ends with the context of the client's Config, and then requests go on: keys stay that could be removed (rule 9).",
+		change:  in("attempt.Caller.Closed").never("_.conn != nil"),
+		killers: []killer{core("sim", "TestTheEndOfTheClientsContextBlocksNobody")},
+	},
 
 	// ---- lifetimes: rule 22, and what operators use
 
+	{
+		name:    "each call that needs a lease draws a pause of its own",
+		why:     "The pauses are as long. But calls that wait only briefly never see the end of one (rule 13).",
+		change:  in("lease.Pool.standBack").always("_.backUntil.IsZero()"),
+		killers: []killer{core("lease", "TestCallsThatWaitBrieflyAskForALeaseAsSoon")},
+	},
+	{
+		name:    "a lease that is left from before a Close is forgotten",
+		why:     "It expires by itself. But until then its keys block others, and Close says that nothing is left (rule 22).",
+		change:  in("queue.Account.RevokedLocked").never("_.After(_)"),
+		killers: []killer{inArea("lease", "TestCloseDoesNotSayNilForALeaseThatStays")},
+	},
+	{
+		name:    "a lease is revoked once the streams have ended",
+		why:     "No renewal may come after the revocation. But none is sent by then, and a stream may hang in the user's code (rule 22).",
+		change:  in("lease.Lease.keep").replace("revoke(_self)", "over(_self.pool.ctx); revoke(_self)"),
+		killers: []killer{core("sim", "TestAStreamThatHangsInTheUsersCodeDelaysNoClose")},
+	},
 	{
 		name: "a lease that is being given back is used",
 		why:  "Nobody has used the lease for two TTLs, so nobody will just now. But somebody does (rule 22).",
