@@ -64,7 +64,7 @@ func (c *claim) event() Call {
 // acquire takes the claims of c's call through their local lines, puts their keys, waits until
 // these are first in etcd's lines, and begins the holds, of which it returns the first. After an
 // error no claim is in a line, and its key, if it may exist, is being removed.
-func (c *claim) acquire(ctx context.Context) (*Hold, error) {
+func (c *claim) acquire(ctx context.Context) (h *Hold, err error) {
 	if c.Kind == line.Read || c.Kind == line.Exclusive && c.m.cfg.Linger > 0 {
 		if h := c.holdAtOnce(); h != nil {
 			return h, nil
@@ -96,21 +96,18 @@ func (c *claim) acquire(ctx context.Context) (*Hold, error) {
 	if h := c.hold; h != nil { // it has joined a cohort, or taken over a key
 		return h, nil
 	}
-	var anew attempt.Backoff
-	returned := true
 	defer func() {
-		if !returned {
+		if h == nil && err == nil { // a request has not returned
 			c.fallOut()
 		}
 	}()
+	var anew attempt.Backoff
 	for placed := c.place != nil; ; placed = false {
-		returned = false
-		h, err := c.advance(ctx, placed)
-		returned = true
-		if err == nil || c.waiter.Standing() == turn.Gone {
-			return h, err
+		got, why := c.advance(ctx, placed)
+		if why == nil || c.waiter.Standing() == turn.Gone {
+			return got, why
 		}
-		if err := c.retreat(ctx, err, &anew); err != nil {
+		if err := c.retreat(ctx, why, &anew); err != nil {
 			return nil, err
 		}
 	}
@@ -122,6 +119,9 @@ func (c *claim) acquire(ctx context.Context) (*Hold, error) {
 // (Do not take that for the end of the process. net/http recovers, and the key would stay for as
 // long as the Session lives. TestAPanicInARequestBlocksNobody.)
 func (c *claim) fallOut() {
+	if c.keys != nil { // they may be there
+		_, _, _ = c.entered(c.keys, etcd.Unanswered(c.m.s.etcd.Epoch()))
+	}
 	c.m.s.mu.Lock()
 	c.leavePlacesLocked(false)
 	c.m.s.mu.Unlock()
@@ -325,14 +325,7 @@ func (c *claim) advance(ctx context.Context, placed bool) (*Hold, error) {
 // keys may be there or not.
 func (c *claim) put(ctx context.Context) (*Hold, error) {
 	keys, values := c.keys, make([]string, len(c.all))
-	c.keys = nil // it is for one put
 	retry := attempt.Backoff{Policy: attempt.Put}
-	returned := true
-	defer func() {
-		if !returned { // as in fallOut: the keys may be there
-			_, _, _ = c.entered(keys, etcd.Unanswered(c.m.s.etcd.Epoch()))
-		}
-	}()
 	for {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
@@ -340,10 +333,9 @@ func (c *claim) put(ctx context.Context) (*Hold, error) {
 		for i, o := range c.all {
 			values[i] = o.m.cfg.Texts[o.Kind].Since(time.Now(), o.place.Lease.TTL)
 		}
-		returned = false
 		done := c.m.s.etcd.Commit(ctx, &retry, keys.Txn(values...))
-		returned = true
 		if h, known, err := c.entered(keys, done); known {
+			c.keys = nil // it is for one put
 			return h, err
 		}
 		if done.Err != nil {
@@ -527,6 +519,7 @@ func (c *claim) inWayLocked() (locked *Busy, goes <-chan struct{}) {
 // leavePlacesLocked gives up the places after an attempt that has failed. With tells, their
 // removals also read what was ahead of them. The channels are closed when the keys are gone.
 func (c *claim) leavePlacesLocked(tells bool) (removed []<-chan struct{}) {
+	c.keys = nil
 	for _, o := range c.all {
 		switch p := o.place; {
 		case p == nil:

@@ -37,7 +37,7 @@ type claim struct {
 
 	// Owned by the goroutine of the call, until it holds.
 	queue.Waiter
-	keys  ticket.Put // of the places that were taken, until they are put
+	keys  ticket.Put // of the places that were taken, until it is known whether they are put
 	ahead int        // contenders ahead of it when it queued
 
 	// Guarded by Session.mu. While the claim owns the turn, and does not hold, only the goroutine

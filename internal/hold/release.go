@@ -23,6 +23,7 @@ type release struct {
 	ticket.Release
 	h       *Hold
 	unfreed bool   // h is yet to be freed; nothing else is set then
+	over    bool   // it has ended
 	put     *place // for the next waiter in the local line, nil if there is none
 	queued  bool   // put stands in line
 	stay    *stay  // of the key, by WithMinHold; nil if it goes now
@@ -138,17 +139,14 @@ func (r *release) send(ctx context.Context, otherwise error) error {
 	}
 	s, retry := r.h.m.s, attempt.Backoff{Policy: attempt.Urgent}
 	ctx, cancel := sendContext(ctx, s)
-	defer cancel()
-	returned := true
 	defer func() {
-		if !returned { // as in claim.fallOut
+		cancel()
+		if !r.over { // as in claim.fallOut
 			_, _ = r.answered(etcd.Unanswered(s.etcd.Epoch()), true, nil)
 		}
 	}()
 	for {
-		returned = false
 		done := r.attempt(ctx, &retry)
-		returned = true
 		var final bool
 		var untold []error
 		if done.Err != nil {
@@ -290,6 +288,7 @@ func (r *release) giveUpLocked(untold []error) error {
 // error.
 func (r *release) overLocked(err error) error {
 	h := r.h
+	r.over = true
 	if y := r.stay; y != nil && y.state == stayMoving {
 		if err == nil && r.Moves() {
 			y.beginLocked(stayKept)
