@@ -692,8 +692,8 @@ func TestAnAuditWithoutAnAnswerIsRepeatedSeldomWhereAnswersAreSlow(t *testing.T)
 			switch c.Method {
 			case fake.TimeToLive:
 				e.Before = fake.Unavailable
-			case fake.Txn:
-				e.DelayReply = 2 * time.Second
+			case fake.Txn, fake.Range:
+				e.DelayReply = 1900 * time.Millisecond // before it is repeated, which makes a doubt
 			}
 			return e
 		})
