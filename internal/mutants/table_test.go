@@ -585,6 +585,13 @@ var mutants = []mutant{
 		killers: []killer{inArea("watching", "TestASuspicionOutlastsAnAuditWithoutAnAnswer")},
 	},
 	{
+		name:   "an audit without an answer is repeated each second, however slow etcd is",
+		why:    "A key that a set-back has revived blocks its line, so it is wanted soon. But a slow etcd then gets one a second from each Session (rule 25).",
+		change: in("queue.Account.auditPeriodLocked").replace("_.Seldom(auditEvery)", "auditEvery"),
+		killers: []killer{inArea("watching",
+			"TestAnAuditWithoutAnAnswerIsRepeatedSeldomWhereAnswersAreSlow")},
+	},
+	{
 		name: "nobody looks at the keys of the lease",
 		why:  "Renewals show when the lease is gone. But they do not show that the key is gone (rule 5).",
 		change: in("queue.Account.CareLocked").replace("_last.Add(_)",
