@@ -80,7 +80,8 @@ func (l *List[T]) All() iter.Seq[T] {
 // Before yields what stands before n in its list, the nearest first.
 func (n *Node[T]) Before() iter.Seq[T] {
 	return func(yield func(T) bool) {
-		for b := n.before; b != nil && b != &n.in.ends && yield(b.of); b = b.before {
+		l := n.in
+		for b := n.before; b != nil && b != &l.ends && yield(b.of); b = b.before {
 		}
 	}
 }
