@@ -114,7 +114,7 @@ func inWorld(t *testing.T, f func(t *testing.T, b *world)) {
 		f(t, b)
 		end()
 		synctest.Wait()
-		b.sender.Close()
+		closeNow(b.sender)
 		for i, w := range b.opened {
 			require.Error(t, w.ctx.Err(), "stream %d is left open", i)
 		}
@@ -211,7 +211,7 @@ func TestTheLeasesOfAClientShareAStream(t *testing.T) {
 			b.opened[0].answers(60)
 			require.Equal(t, outcome{60, nil}, <-result)
 			b.opened[0].proves(0)
-			s.Close()
+			closeNow(s)
 			time.Sleep(time.Millisecond)
 		}
 		b.renewed(t)
@@ -285,7 +285,7 @@ func TestNoAnswerIsTakenForThatToALaterRenewal(t *testing.T) {
 		given := b.renew(false)
 		time.Sleep(bound / 2)
 		company := b.lease(lease + 1)
-		defer company.Close()
+		defer closeNow(company)
 		other := b.send(company, Renewal{})
 		require.ErrorIs(t, (<-given).err, context.DeadlineExceeded)
 		require.Equal(t, bound, time.Since(began))
@@ -395,7 +395,7 @@ func TestTheRefusalOfOneLeaseIsNotThatOfOthers(t *testing.T) {
 		b.renewed(t)
 		first := b.renew(false)
 		company := b.lease(lease + 1)
-		defer company.Close()
+		defer closeNow(company)
 		second := b.send(company, Renewal{})
 		b.opened[0].failure <- refused
 		err := (<-first).err
@@ -405,3 +405,6 @@ func TestTheRefusalOfOneLeaseIsNotThatOfOthers(t *testing.T) {
 		require.ErrorIs(t, err, ErrStreamEnded)
 	})
 }
+
+// closeNow closes s, and waits for what that ends.
+func closeNow(s *Sender) { s.Close()(context.Background()) }

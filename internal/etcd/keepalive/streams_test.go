@@ -257,7 +257,7 @@ func TestAStreamFromBeforeASetBackIsNotUsed(t *testing.T) {
 		b.opened[1].proves(0)
 
 		young := b.lease(lease + 1)
-		defer young.Close()
+		defer closeNow(young)
 		young.since = time.Now()
 		time.Sleep(time.Second)
 		result = b.send(young, Renewal{})
@@ -278,7 +278,7 @@ func TestFewStreamsAreOpenedWhereAllFail(t *testing.T) {
 		failed, renewed := make(chan time.Time, leases), make(chan struct{}, leases)
 		for i := range clientv3.LeaseID(leases) {
 			s := b.lease(i + 1)
-			defer s.Close()
+			defer closeNow(s)
 			until := began.Add(time.Hour + time.Duration(i*7%leases)*time.Second)
 			go func() {
 				r := Renewal{Until: until, Patience: 2 * seconds * time.Second}
@@ -326,7 +326,7 @@ func TestTheRestartOfAMemberOpensFewStreams(t *testing.T) {
 		var senders []*Sender
 		for i := range clientv3.LeaseID(leases) {
 			senders = append(senders, b.lease(i+1))
-			defer senders[i].Close()
+			defer closeNow(senders[i])
 		}
 		renewAll := func() (results []<-chan outcome) {
 			for _, s := range senders {
