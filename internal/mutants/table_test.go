@@ -2889,7 +2889,7 @@ var mutants = []mutant{
 	{
 		name:    "a client is closed once its context has ended",
 		why:     "clientv3 ends that context as the client is closed. But it also ends with the context of the client's Config, and then requests go on: keys stay that could be removed (rule 9).",
-		change:  in("attempt.Caller.Closed").never("_.conn != nil"),
+		change:  in("attempt.Caller.Closed").always("_.conn == nil"),
 		killers: []killer{core("sim", "TestTheEndOfTheClientsContextBlocksNobody")},
 	},
 

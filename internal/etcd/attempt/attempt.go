@@ -42,7 +42,7 @@ type Caller struct {
 
 	// Set once, then only read.
 	conn   *grpc.ClientConn // the client's, nil if that was not made with clientv3.New
-	closed context.Context  // the client's; it counts only without a connection
+	closed context.Context  // the client's, which has ended once that is closed
 	ctx    context.Context
 	link   *link
 	spawn  func(func())
@@ -87,14 +87,11 @@ func (c *Caller) Disconnected() bool {
 // Closed reports whether the client was closed. Nothing works after that: clientv3 would retry
 // a hundred times and warn each time.
 //
-// (Do not go by the client's context where there is a connection. It also ends with that of
-// clientv3's Config, and then requests go on: a release would be given up, and its key stay.
+// (Do not go by the client's context alone. It also ends with that of clientv3's Config, and then
+// requests go on: a release would be given up, and its key stay.
 // TestTheEndOfTheClientsContextBlocksNobody.)
 func (c *Caller) Closed() bool {
-	if c.conn != nil {
-		return c.conn.GetState() == connectivity.Shutdown
-	}
-	return c.closed.Err() != nil
+	return c.closed.Err() != nil && (c.conn == nil || c.conn.GetState() == connectivity.Shutdown)
 }
 
 // WatchTimeout is how long the next watch may take to begin, given how many before it did not.
