@@ -379,7 +379,8 @@ func releaseContext(
 // answer would keep the caller until the lease has expired, and all that it could learn by then is
 // that the hold is not certain any more.
 //
-// Do not bound it before. (TestLockingAKeyThatLingersAllocatesTwice.)
+// Do not bound it before: an Unlock that keeps its key sends nothing, and needs no timer.
+// (TestLockingAKeyThatLingersAllocatesTwice.)
 func sendContext(ctx context.Context, s *Session) (context.Context, context.CancelFunc) {
 	if ctx.Done() != nil {
 		return ctx, func() {}

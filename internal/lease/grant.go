@@ -154,7 +154,7 @@ const mostDoubled = 2
 // TTL, at random, then within two, then within four. If no call waits for so long, the next one
 // waits for what is left.
 //
-// (Do not draw another pause for each call. Those that wait only briefly would ask once in hours,
+// (Do not draw another pause for each call. Calls that wait only briefly would ask once in hours,
 // or never. TestCallsThatWaitBrieflyAskForALeaseAsSoon.)
 //
 // Invariant: leases that run out one after the other, before anything is answered in time under

@@ -185,11 +185,11 @@ var noLog = clientv3.NewCtxClient(context.Background()).GetLogger()
 func (n *Net) Client(
 	process string, endpoints []string, opts ...grpc.DialOption,
 ) (*clientv3.Client, error) {
-	return n.ClientIn(context.Background(), process, endpoints, opts...)
+	return n.clientIn(context.Background(), process, endpoints, opts...)
 }
 
-// ClientIn is Client with a context for clientv3's Config.
-func (n *Net) ClientIn(
+// clientIn is Client with a context for clientv3's Config.
+func (n *Net) clientIn(
 	ctx context.Context, process string, endpoints []string, opts ...grpc.DialOption,
 ) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{

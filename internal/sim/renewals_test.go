@@ -545,7 +545,7 @@ func TestTheEndOfTheClientsContextBlocksNobody(t *testing.T) {
 		cluster := NewCluster(1, net, members)
 		endpoints := []string{"http://m0", "http://m1", "http://m2"}
 		ctx, end := context.WithCancel(context.Background())
-		client, err := net.ClientIn(ctx, "one", endpoints)
+		client, err := net.clientIn(ctx, "one", endpoints)
 		require.NoError(t, err)
 		s, err := etcdlock.NewSession(client, etcdlock.WithTTL(renewTTL))
 		require.NoError(t, err)

@@ -434,11 +434,11 @@ func (q *Queue[W, K]) mustBeAlone(transition string) {
 	}
 }
 
-// must panics if what, which is so, is as none of those from which there is a transition. That is a
-// bug in the Session, which could let two waiters hold.
-func must[S State | Standing](transition, what string, is S, from ...S) {
-	if slices.Contains(from, is) {
+// must panics if the state of something is none from which there is a transition. That is a bug in
+// the Session, which could let two waiters hold.
+func must[S State | Standing](transition, of string, state S, from ...S) {
+	if slices.Contains(from, state) {
 		return
 	}
-	panic(fmt.Sprintf("turn: %s: the %s is %v", transition, what, is))
+	panic(fmt.Sprintf("turn: %s: the %s is %v", transition, of, state))
 }

@@ -372,8 +372,8 @@ func (t *failingTxn) Commit() (*clientv3.TxnResponse, error) {
 }
 
 // An interceptor panics in a request of a call, or ends its goroutine, before the request is sent
-// or once it was carried out. Whoever recovers, as net/http does, goes on with the Session, and no
-// key of the call is left.
+// or once it was carried out. A program that recovers, as net/http does, goes on with the Session,
+// and no key of the call is left.
 func TestAPanicInARequestBlocksNobody(t *testing.T) {
 	panics, exits := func() { panic("in an interceptor") }, runtime.Goexit
 	for name, call := range map[string]func(ctx context.Context, s *etcdlock.Session) error{
