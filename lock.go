@@ -317,7 +317,7 @@ func (lk locker) Unlock() {
 
 // Close ends the hold, if there is one, with everything that nests in it, and releases its key,
 // also a lingering one. The hold's context ends with the cause [ErrClosed], and waiting calls of
-// Lock return ErrClosed.
+// Lock return ErrClosed. What the Mutex has unlocked goes on for another one that nests in it.
 //
 // From then on Lock and TryLock return ErrClosed and Unlock returns [ErrNotHeld]. A Mutex from
 // [New] gives its lease back and has no goroutine left; a Session's Mutex leaves the Session as it

@@ -49,16 +49,20 @@ func (h *Handle) Unlock(ctx context.Context) error {
 	defer cancel()
 
 	s.mu.Lock()
-	over := h.over.Swap(true)
-	if !over && h.Lock.nests[h.Hold] > 0 {
-		h.Lock.countNests(h.Hold, -1)
+	held := h.Hold.heldLocked()
+	if !held {
+		delete(h.Lock.nests, h.Hold)
 	}
-	if over || !h.Hold.heldLocked() {
+	if h.over.Swap(true) || !held {
 		s.mu.Unlock()
 		return errs.Failed("unlock", h.Lock.name, errs.NotHeld)
 	}
-	for _, o := range h.parts() {
-		o.depth--
+	if nests := h.Lock != h.Hold.m; nests {
+		h.Hold.countLocked(h.Lock, -1)
+	} else {
+		for _, o := range h.Hold.all {
+			o.countLocked(o.m, -1)
+		}
 	}
 	r, err := h.Hold.unlockLocked()
 	s.mu.Unlock()

@@ -84,16 +84,7 @@ func (m *Lock) nest(h *Hold, w Request) (*Hold, error) {
 		}
 		return nil, errs.Failed("lock", m.name, reason)
 	}
-	h.depth++
-	if w.Kind == line.Read {
-		m.countNests(h, 1)
-		return h, nil
-	}
-	if m.hold.Load() != h { // what it nested in before was closed
-		m.hold.Store(h)
-		m.depth = 0
-	}
-	m.depth++
+	h.countLocked(m, 1)
 	return h, nil
 }
 
@@ -109,10 +100,7 @@ func (m *Lock) Unlock(ctx context.Context, only *Hold) error {
 		s.mu.Unlock()
 		return errs.Failed("unlock", m.name, errs.NotHeld)
 	}
-	if m.depth--; m.depth == 0 {
-		m.hold.Store(nil)
-	}
-	h.depth--
+	h.countLocked(m, -1)
 	r, err := h.unlockLocked()
 	s.mu.Unlock()
 	return r.send(ctx, err)
@@ -130,20 +118,6 @@ func (m *Lock) coveredBy(h *Hold) *Hold {
 		}
 	}
 	return nil
-}
-
-// countNests counts the reads of m that nest in h, a hold of another Lock, so that Close knows
-// them.
-func (m *Lock) countNests(h *Hold, n int) {
-	if m == h.m {
-		return
-	}
-	if m.nests == nil {
-		m.nests = make(map[*Hold]int)
-	}
-	if m.nests[h] += n; m.nests[h] == 0 {
-		delete(m.nests, h)
-	}
 }
 
 // SetInfo sets the info of the key of m's current hold.
@@ -255,7 +229,7 @@ func (m *Lock) free(ctx context.Context, given *place) error {
 	guard.Pieces(mu, m.waits.Firsts(), func(c *claim) { c.cancelLocked(errs.WaitClosed) })
 	var holds []*Hold
 	ends := func(h *Hold) {
-		h.ofHandle.Remove()
+		m.hold.CompareAndSwap(h, nil)
 		delete(m.nests, h)
 		if h.depth == 0 {
 			return // it is closed by another call
@@ -265,12 +239,6 @@ func (m *Lock) free(ctx context.Context, given *place) error {
 		}
 		holds = append(holds, h)
 	}
-	mu.Lock()
-	if held := m.hold.Swap(nil); held != nil { // lost, perhaps
-		m.depth = 0
-		ends(held)
-	}
-	mu.Unlock()
 	guard.Pieces(mu, m.holds.Firsts(), ends)
 	guard.Pieces(mu, maps.Keys(m.nests), ends)
 

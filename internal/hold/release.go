@@ -39,9 +39,6 @@ func (h *Hold) unlockLocked() (*release, error) {
 	if h.endLocked(errs.Unlocked) {
 		h.place.Account.ReleaseLocked() // from here on Close waits
 	}
-	for _, o := range h.all {
-		o.ofHandle.Remove()
-	}
 	if !h.mayFreeLocked() {
 		return &release{h: h, unfreed: true}, nil
 	}

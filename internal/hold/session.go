@@ -105,9 +105,8 @@ type Lock struct {
 
 	// Guarded by s.mu, but for the load of hold.
 	hold   atomic.Pointer[Hold] // the current one of a Mutex, until Unlock or Close, lost or not
-	depth  int                  // Locks of this Mutex that nest in hold
-	holds  list.List[*Hold]     // that have not ended
-	nests  map[*Hold]int        // reads that nest in holds of other Locks
+	holds  list.List[*Hold]     // its own ones in which it has a Lock
+	nests  map[*Hold]int        // how many Locks it has in holds of other Locks
 	given  *place               // of its last key that lingered, and was given up; nil before
 	waits  list.List[*claim]    // that wait
 	closed bool

@@ -1902,6 +1902,12 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestTheRestOfALeader")},
 	},
 	{
+		name:    "Close ends the hold that its lock has begun, unlocked or not",
+		why:     "The hold is of that lock. But another lock may nest in it, and hold on (rule 4).",
+		change:  in("Hold.countLocked").always("_ > 0"),
+		killers: []killer{inArea("mutex", "TestCloseOfALockThatHasUnlockedLeavesWhatNestsAlone")},
+	},
+	{
 		name: "Lead nests",
 		why:  "WithReentrancy is there for nesting. But a Lead that nests has no turn, and never waits for one.",
 		change: in("candidate.run").replace("_self.lock.NestsIn(_ctx) != nil",

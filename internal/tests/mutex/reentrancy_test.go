@@ -213,3 +213,112 @@ func TestALockThatNestsHasTheOptionsOfTheHoldAroundIt(t *testing.T) {
 		tests.UnlockAll(t, nested, outer)
 	})
 }
+
+// A nester is one of two locks of a name, each with a Lock in the same hold.
+type nester struct {
+	lock    func(ctx context.Context) (hold context.Context, unlock func() error, err error)
+	closing func(ctx context.Context) error
+}
+
+// nesters are the ways in which locks nest, by what makes one of a Session.
+var nesters = map[string]func(t *testing.T, s *etcdlock.Session) nester{
+	"Mutex": func(t *testing.T, s *etcdlock.Session) nester {
+		return nesterOf(contract.MutexOf(t, s, "n"))
+	},
+	"writer": func(t *testing.T, s *etcdlock.Session) nester {
+		return nesterOf(tests.RWMutexOf(t, s).Mutex)
+	},
+	"reader": func(t *testing.T, s *etcdlock.Session) nester {
+		rw := tests.RWMutexOf(t, s)
+		return nester{func(ctx context.Context) (context.Context, func() error, error) {
+			h, err := rw.RLock(ctx)
+			return h.Context(context.Background()), func() error {
+				return h.Unlock(context.Background())
+			}, err
+		}, rw.Close}
+	},
+}
+
+func nesterOf(m *etcdlock.Mutex) nester {
+	return nester{func(ctx context.Context) (context.Context, func() error, error) {
+		err := m.Lock(ctx)
+		return m.Context(context.Background()), func() error {
+			return m.Unlock(context.Background())
+		}, err
+	}, m.Close}
+}
+
+// Close ends what its lock has not unlocked, and nothing else: neither the hold that it has
+// begun, once only another lock of the name nests in it, nor the one in which it has nested.
+func TestCloseOfALockThatHasUnlockedLeavesWhatNestsAlone(t *testing.T) {
+	for kind, open := range nesters {
+		for about, unlocks := range map[string]int{"the outer one": 0, "the inner one": 1} {
+			t.Run(kind+", "+about, func(t *testing.T) {
+				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					ctx := context.Background()
+					s := tests.SessionOf(t, etcd, "a", etcdlock.WithReentrancy())
+					both := []nester{open(t, s), open(t, s)}
+					var holds [2]context.Context
+					var unlock, again [2]func() error
+					var err error
+					from := ctx
+					for i := range both {
+						holds[i], unlock[i], err = both[i].lock(from)
+						require.NoError(t, err)
+						from = holds[0]
+						_, again[i], err = both[i].lock(from)
+						require.NoError(t, err)
+					}
+					rests := 1 - unlocks
+					require.NoError(t, unlock[unlocks]())
+					require.NoError(t, again[unlocks]())
+					require.NoError(t, both[unlocks].closing(ctx))
+					require.NoError(t, holds[rests].Err(), "the hold goes on for the other one")
+					require.NoError(t, unlock[rests]())
+					require.NoError(t, holds[rests].Err(), "it is locked once more")
+					require.Len(t, etcd.Keys("n/"), 1)
+					require.NoError(t, again[rests]())
+					require.Equal(t, etcdlock.ErrUnlocked, context.Cause(holds[rests]))
+					require.Empty(t, etcd.Keys("n/"))
+				})
+			})
+			t.Run(kind+", which nests anew, "+about, func(t *testing.T) {
+				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					ctx := context.Background()
+					s := tests.SessionOf(t, etcd, "a", etcdlock.WithReentrancy())
+					both := []nester{open(t, s), open(t, s)}
+					hold, unlockOuter, err := both[0].lock(ctx)
+					require.NoError(t, err)
+					_, unlockInner, err := both[1].lock(hold)
+					require.NoError(t, err)
+					require.NoError(t, []func() error{unlockOuter, unlockInner}[unlocks]())
+					_, unlockAnew, err := both[unlocks].lock(hold)
+					require.NoError(t, err)
+					require.NoError(t, both[unlocks].closing(ctx))
+					require.Equal(t, etcdlock.ErrClosed, context.Cause(hold))
+					require.ErrorIs(t, unlockAnew(), etcdlock.ErrNotHeld)
+				})
+			})
+			t.Run(kind+", one of two Locks of "+about, func(t *testing.T) {
+				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					ctx := context.Background()
+					s := tests.SessionOf(t, etcd, "a", etcdlock.WithReentrancy())
+					both := []nester{open(t, s), open(t, s)}
+					hold, unlockOuter, err := both[0].lock(ctx)
+					require.NoError(t, err)
+					_, unlockInner, err := both[1].lock(hold)
+					require.NoError(t, err)
+					_, unlockAgain, err := both[unlocks].lock(hold)
+					require.NoError(t, err)
+					unlock := []func() error{unlockOuter, unlockInner}
+					require.NoError(t, unlock[unlocks]())
+					require.NoError(t, both[unlocks].closing(ctx))
+					require.Equal(t, etcdlock.ErrClosed, context.Cause(hold))
+					require.ErrorIs(t, unlockAgain(), etcdlock.ErrNotHeld)
+					require.ErrorIs(t, unlock[1-unlocks](), etcdlock.ErrNotHeld)
+					require.Empty(t, etcd.Keys("n/"))
+				})
+			})
+		}
+	}
+}
