@@ -58,10 +58,12 @@ func (h *Handle) Unlock(ctx context.Context) error {
 		return errs.Failed("unlock", h.Lock.name, errs.NotHeld)
 	}
 	if nests := h.Lock != h.Hold.m; nests {
-		h.Hold.countLocked(h.Lock, -1)
+		h.Lock.countNestsLocked(h.Hold, -1)
 	} else {
 		for _, o := range h.Hold.all {
-			o.countLocked(o.m, -1)
+			if o.depth--; o.depth == o.nested {
+				o.ofHandle.Remove()
+			}
 		}
 	}
 	r, err := h.Hold.unlockLocked()

@@ -51,7 +51,7 @@ type Hold struct {
 
 	// Guarded by Session.mu.
 	depth    int              // Locks that nest, of all Mutexes
-	ownDepth int              // those of m; see countLocked
+	nested   int              // those of other Locks than m
 	state    holdState        // changed by becomesLocked alone
 	why      error            // it has ended or is gone, nil before; mostly as its life
 	recall   *recallState     // nil if it does not listen
@@ -130,7 +130,7 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 // has it.
 func (p *place) newHoldLocked(c *claim, first *Hold, now time.Time) {
 	m := c.m
-	h := &Hold{m: m, claim: c, place: p, began: now}
+	h := &Hold{m: m, claim: c, place: p, began: now, depth: 1}
 	h.self[0] = h
 	h.all, h.life = h.self[:], &h.own
 	if most := m.cfg.MaxHold; most > 0 {
@@ -142,7 +142,7 @@ func (p *place) newHoldLocked(c *claim, first *Hold, now time.Time) {
 	p.HoldLocked(p.hold == nil, now)
 	p.hold, c.hold, c.place = h, h, p
 	p.holds.Add(&h.atPlace, h)
-	h.countLocked(m, 1)
+	m.holds.Add(&h.ofHandle, h)
 	c.local.ahead = line.None
 	c.endsWaitLocked()
 	if first == nil {
@@ -156,8 +156,11 @@ func (p *place) newHoldLocked(c *claim, first *Hold, now time.Time) {
 	if m.cfg.Hooks.Acquired != nil {
 		h.reportAcquired()
 	}
-	if c.Kind == line.Exclusive && m.cfg.Linger > 0 && c.ahead <= queue.FewAhead {
-		c.local.WatchLocked(false)
+	if c.Kind == line.Exclusive {
+		m.hold.Store(h)
+		if m.cfg.Linger > 0 && c.ahead <= queue.FewAhead {
+			c.local.WatchLocked(false)
+		}
 	}
 }
 
@@ -408,37 +411,6 @@ func (h *Hold) closeLocked() (whole bool) {
 		o.ofHandle.Remove()
 	}
 	return whole
-}
-
-// countLocked counts n more Locks of m in h. While m has one there its Close ends h, and afterwards
-// leaves h alone, of which only other Locks have a part. The hold of a Mutex is the last one in
-// which it has a Lock; what it nested in before was closed.
-func (h *Hold) countLocked(m *Lock, n int) {
-	h.depth += n
-	left := m.nests[h] + n
-	switch own := m == h.m; {
-	case own:
-		h.ownDepth += n
-		if left = h.ownDepth; left > 0 {
-			m.holds.Add(&h.ofHandle, h)
-		} else {
-			h.ofHandle.Remove()
-		}
-	case left == 0:
-		delete(m.nests, h)
-	case m.nests == nil:
-		m.nests = map[*Hold]int{h: left}
-	default:
-		m.nests[h] = left
-	}
-	if h.claim.Kind != line.Exclusive {
-		return
-	}
-	if left == 0 {
-		m.hold.Store(nil)
-	} else if before := m.hold.Swap(h); before != h {
-		delete(m.nests, before)
-	}
 }
 
 // reportLost reports a loss to Trace and Logger.

@@ -84,7 +84,15 @@ func (m *Lock) nest(h *Hold, w Request) (*Hold, error) {
 		}
 		return nil, errs.Failed("lock", m.name, reason)
 	}
-	h.countLocked(m, 1)
+	if m != h.m {
+		m.countNestsLocked(h, 1)
+	} else {
+		h.depth++
+		m.holds.Add(&h.ofHandle, h)
+	}
+	if w.Kind == line.Exclusive {
+		m.hold.Store(h)
+	}
 	return h, nil
 }
 
@@ -100,7 +108,12 @@ func (m *Lock) Unlock(ctx context.Context, only *Hold) error {
 		s.mu.Unlock()
 		return errs.Failed("unlock", m.name, errs.NotHeld)
 	}
-	h.countLocked(m, -1)
+	if m != h.m {
+		m.countNestsLocked(h, -1)
+	} else if h.depth--; h.depth == h.nested {
+		h.ofHandle.Remove() // Close of m leaves alone what only others have
+		m.hold.Store(nil)
+	}
 	r, err := h.unlockLocked()
 	s.mu.Unlock()
 	return r.send(ctx, err)
@@ -118,6 +131,22 @@ func (m *Lock) coveredBy(h *Hold) *Hold {
 		}
 	}
 	return nil
+}
+
+// countNestsLocked counts n more Locks of m that nest in h, a hold of another Lock.
+func (m *Lock) countNestsLocked(h *Hold, n int) {
+	h.depth += n
+	h.nested += n
+	if m.nests == nil {
+		m.nests = make(map[*Hold]int)
+	}
+	if m.nests[h] += n; m.nests[h] == 0 {
+		delete(m.nests, h)
+		m.hold.CompareAndSwap(h, nil)
+	}
+	if h.claim.Kind == line.Exclusive { // what a Mutex has nested in before was closed
+		maps.DeleteFunc(m.nests, func(o *Hold, _ int) bool { return o.depth == 0 })
+	}
 }
 
 // SetInfo sets the info of the key of m's current hold.
