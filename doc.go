@@ -17,9 +17,10 @@
 // At most one Mutex holds a name at a time. The context of a hold is cancelled before its lease can
 // expire, and before this package releases the lock. Unlock tells the truth: nil means that the
 // lock was held without a break until this release, and a loss is a [*LostError] that says why.
-// Even if etcd's answers are lost, no call leaves a key behind that blocks other contenders. Every
-// call returns when its context ends. A Mutex stays usable through any outage. If etcd does not
-// answer, a wait says so ([ErrUnavailable], [WithLogger], [Trace]).
+// The key of a call that has failed is removed, or goes with its lease. A call returns when its
+// context ends, Unlock at most 5 s later. A Mutex stays usable after an outage; if a connection dies
+// silently, its client needs keepalive pings. While etcd does not answer, a wait says so
+// ([ErrUnavailable], [WithLogger]).
 //
 // # What is not
 //
@@ -29,8 +30,9 @@
 // resource refuse a token lower than the highest it has seen. For writes to etcd, put
 // [Mutex.IsOwner] in the If of the transaction.
 //
-// If an operator takes the key away ([Break], a revoked lease), an event tells the holder. A holder
-// that has just begun to hold learns it about a second later. Until then only the token protects.
+// If an operator takes the key away ([Break], a revoked lease), the holder learns it within
+// milliseconds, about a second if it has just begun to hold, or a third of the TTL if its Session
+// has more than 100 names. Until then only the token protects.
 // [Recall] gets a lock back from a living holder without such an overlap.
 //
 // When etcd is restored from a snapshot, or wiped, tokens start again. A process that notices this

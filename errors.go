@@ -33,8 +33,7 @@ var (
 	ErrLost = errors.New("etcdlock: lost")
 
 	// ErrUnconfirmed says that etcd did not confirm a release in time. The release goes on in the
-	// background. If etcd stays away, the lock is free once its lease has expired. There is nothing
-	// left for the caller to do.
+	// background. If etcd stays away, the lock is free once its lease has expired.
 	ErrUnconfirmed = errors.New("etcdlock: release not confirmed")
 
 	// ErrUnlocked is the cause of a hold's context after Unlock.

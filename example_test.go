@@ -21,7 +21,11 @@ var endpoints []string
 
 func Example() {
 	ctx := context.Background()
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints})
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:            endpoints, // such as localhost:2379
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 3 * time.Second,
+	})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -14,9 +14,9 @@ import (
 // that is held for more than a second, if the Session holds at most a hundred. They also share one
 // fate: if the lease is lost, all of them are.
 //
-// A Session stays usable through any outage: it replaces a lost lease for the next acquisition.
-// When nothing was held or waited for during two TTLs it gives the lease back by itself and has no
-// goroutine until it is used again. All methods are safe for concurrent use.
+// A Session replaces a lost lease for the next acquisition. When nothing was held or waited for
+// during two TTLs it gives the lease back by itself and has no goroutine until it is used again.
+// All methods are safe for concurrent use.
 type Session struct {
 	_ noCopy
 
@@ -106,9 +106,9 @@ func (s *Session) configured(name string, of use, opts []Option) (*hold.Config, 
 // Lock waits in line until it holds the lock name, as [Mutex.Lock] does. After nil the caller holds
 // it until it calls Unlock on the Hold; nothing has to be closed.
 //
-// It is for names that come with the work: the article that is sold, the file that is written. It
-// costs as much as the Lock of a Mutex that is used again, and has the same errors. An invalid
-// name, or an option that a Mutex refuses, is an error at once.
+// It is for names that come with the work. It costs as much as the Lock of a Mutex that is used
+// again, and has the same errors. An invalid name, or an option that a Mutex refuses, is an error
+// at once.
 func (s *Session) Lock(ctx context.Context, name string, opts ...Option) (*Hold, error) {
 	return s.lock(ctx, name, opts, hold.Request{})
 }
@@ -118,9 +118,9 @@ func (s *Session) TryLock(ctx context.Context, name string, opts ...Option) (*Ho
 	return s.lock(ctx, name, opts, hold.Request{Try: true})
 }
 
-// Do calls fn while it holds the lock name, with a context that ends with the hold. As with
-// [Mutex.Do], an error that is [ErrNotRun] says that fn was not called, and one that is [ErrLost]
-// that the work was not protected throughout.
+// Do calls fn while it holds the lock name, with a context that ends with the hold. nil means that
+// fn returned nil and was protected throughout. As with [Mutex.Do], an error that is [ErrNotRun]
+// says that fn was not called, and one that is [ErrLost] that it was not protected throughout.
 func (s *Session) Do(
 	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
 ) error {

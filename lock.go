@@ -77,7 +77,7 @@ func newAlone(client *clientv3.Client, name string, of use, opts []SessionOption
 // hold is unlocked, because its work may go on. So a goroutine that calls Lock again before Unlock
 // waits for ever; its [*LockedError] says so, and the logger warns after 10 s. Other processes do
 // not wait for that Unlock. If your work may overlap with other work of the same process after a
-// loss, unlock the [Hold] when its context ends; see the example of [Session.Lock].
+// loss, unlock the [Hold] when its context ends.
 func (m *Mutex) Lock(ctx context.Context) error {
 	if err := m.check(); err != nil {
 		return err
@@ -132,10 +132,11 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 	return m.lock.Unlock(ctx, nil)
 }
 
-// Do locks, calls fn, and unlocks, even if fn panics or calls runtime.Goexit. fn gets a context
-// that comes from ctx and also ends with the hold; its cause says why. See [Mutex.Context].
+// Do locks, calls fn, and unlocks, even if fn panics or calls runtime.Goexit. nil means that fn
+// returned nil and was protected throughout, as the nil of [Mutex.Unlock] says. fn gets a context
+// that comes from ctx and also ends with the hold; its cause says why.
 //
-// If Lock fails, fn is not called, and Do returns Lock's error, which is then also [ErrNotRun].
+// If Lock fails, fn is not called, and the error is Lock's and [ErrNotRun].
 // Otherwise it returns fn's error, joined with Unlock's unless fn's error wraps that already:
 // [ErrLost] says that the work was not protected throughout, [ErrUnconfirmed] that the release was
 // not confirmed. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the wait alone.
@@ -230,7 +231,7 @@ func (m *Mutex) Token() int64 { return m.Status().Token }
 func (m *Mutex) Key() string { return m.Status().Key }
 
 // Status returns what is true of the current hold now, also after a pause of the process, in one
-// reading. It is for readiness checks and dashboards, and costs no request.
+// reading. It is for dashboards, and costs no request.
 //
 // It does not protect work, because the answer may be old when it is used: check the
 // [Mutex.Context] or send the Token along.
@@ -568,9 +569,9 @@ func (rw *RWMutex) Close(ctx context.Context) error {
 // the same name takes all of it, as do the writers and readers of an [RWMutex], etcd's
 // concurrency.Mutex, and a version of this package that knows no permits.
 //
-// Nothing is stored but the permits, so nothing needs a reset: those of a process that has died
-// come back with its lease. While contenders disagree on the limit the lowest limit in line counts,
-// so a new limit may be rolled out process by process. The logger warns once for each other limit.
+// The permits of a process that has died come back with its lease. While contenders disagree on
+// the limit the lowest limit in line counts, so a new limit may be rolled out process by process.
+// The logger warns once for each other limit.
 //
 // Holds of permits overlap, so a token says nothing about other holds. If the permits of a process
 // are lost, another may get them while the first still works: more than the limit are at work until

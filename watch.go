@@ -39,7 +39,7 @@ type Contender struct {
 	// process that unlocked it. It is zero while the hold goes on, and for a waiter.
 	Until time.Time
 	Mode  Mode // how it holds the lock, or will hold it
-	// Holds reports whether it held the lock at that time: several readers may, and several permits.
+	// Holds reports whether it held the lock at that time. Several may.
 	Holds bool
 	Info  string // see WithInfo, and Mutex.SetInfo
 	// Self reports whether Key is of a Session of this process, and has not outlasted its hold.
@@ -90,8 +90,8 @@ func (c Contender) label() string {
 }
 
 // WatchHolder yields the holder of the lock name now, and then the holder after each change. While
-// there is no holder it yields the zero Contender. It is for programs that follow a leader without
-// being candidates: proxies, dashboards.
+// there is no holder it yields the zero Contender. It is for programs that follow a leader:
+// proxies, dashboards.
 //
 // Of several holders (readers, or permits) it yields the first in line. A holder that changes its
 // Info is yielded again, and so is one whose hold is over while the name stays taken
@@ -217,8 +217,8 @@ func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, e
 // gets in. It returns nil if the key is gone, now or already. It compares the create revision, so
 // it never touches a newer key, not even one of the same name.
 //
-// The broken holder learns it within milliseconds, or about a second later if it has just begun to
-// hold: until then two may believe that they hold the lock, and only the fencing token protects.
+// The broken holder learns it within milliseconds, about a second later if it has just begun to
+// hold, or with the next renewal if its Session has more than 100 names: until then two may believe that they hold the lock, and only the fencing token protects.
 // Its Unlock returns ErrLost. After an error the key may or may not be there: call Break again.
 func Break(ctx context.Context, kv clientv3.KV, c Contender) error {
 	if err := checkContender(ctx, kv, "break", c); err != nil {

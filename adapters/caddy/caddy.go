@@ -133,7 +133,7 @@ func (s *Storage) Provision(ctx caddy.Context) error {
 func (e Etcd) connect(logger *zap.Logger) (*pooled, error) {
 	config := clientv3.Config{
 		Endpoints: e.Endpoints, Username: e.Username, Password: e.Password,
-		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 5 * time.Second,
+		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		Logger: logger.WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
 	}
 	if e.CAFile != "" || e.CertFile != "" || e.KeyFile != "" {

@@ -18,7 +18,12 @@ import (
 
 // connect returns the client and the Session of a process.
 func connect(endpoints ...string) (*clientv3.Client, *etcdlock.Session, error) {
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:            endpoints,
+		DialKeepAliveTime:    10 * time.Second, // pings find a dead connection
+		DialKeepAliveTimeout: 3 * time.Second,
+		Logger:               zap.NewNop(),
+	})
 	if err != nil {
 		return nil, nil, err
 	}

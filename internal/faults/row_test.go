@@ -18,7 +18,7 @@ import (
 
 // A row is one line of the published table.
 type row struct {
-	id    string // S1 to S43; internal/sim has S44
+	id    string // S1 to S45; S44 is in internal/sim
 	name  string // if several have that id, else ""
 	fault string
 	must  string // what must hold, with its figure

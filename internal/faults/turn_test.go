@@ -4,6 +4,9 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
 )
 
@@ -43,6 +46,74 @@ func TestS18AWaiterOnAMemberThatIsCutOffGetsIn(t *testing.T) {
 				released := now()
 				next.getsIn(5 * time.Second)
 				tr.figures.longest("time from release to in", next.at-released)
+				b.unlocks()
+			})
+		})
+	}
+}
+
+// pings are those of the pages: with them a client gives a dead connection up.
+func pings(cfg *clientv3.Config) {
+	cfg.DialKeepAliveTime, cfg.DialKeepAliveTimeout = 10*time.Second, 3*time.Second
+}
+
+// S45. A connection that dies without a sign, with one endpoint. A client with pings makes a new
+// one, and keeps a hold whose TTL is above the pings. Without pings no new one is made.
+//
+//	a holds, b waits by its own connection | a's connection dies | with pings: a is back, and
+//	unlocks | without: a knows | b gets in
+func TestS45PingsEndAConnectionThatDiedWithoutASign(t *testing.T) {
+	t.Parallel()
+	const (
+		back = 15 * time.Second // 10 s until the ping, 3 s until its end, and the next connection
+		long = 30 * time.Second
+	)
+	cases := []struct {
+		name   string
+		ttl    time.Duration
+		must   string
+		pinged bool
+		opts   []contract.ClientOption
+	}{
+		{"with pings, TTL 30 s", long, "etcd answers the client again in <= 15 s, and the hold is kept",
+			true, []contract.ClientOption{pings}},
+		{"without pings, TTL 2 s", ttl, "0 overlaps, least margin >= 100 ms " +
+			"(the control: in 20 s no answer comes)", false, nil},
+	}
+	for _, how := range cases {
+		t.Run(how.name, func(t *testing.T) {
+			prove(t, row{
+				id: "S45", name: how.name, quick: 2, lanes: 10,
+				fault: "the only connection dies without FIN or RST, a new one would work: " + how.name,
+				must:  how.must, leastMargin: leastMargin,
+			}, func(tr *trial) {
+				c := etcdtest.Start(tr, 1)
+				proxy := c.Proxy(tr, 0)
+				a := tr.party("a", c, how.ttl, append(how.opts, etcdtest.Via(proxy))...)
+				b := tr.party("b", c, 10*ttl)
+				a.mends(proxy.Heal)
+
+				a.locks()
+				next := b.waits()
+				tr.phase(how.ttl / 3)
+				proxy.Lose()
+				lost := now()
+				if !how.pinged {
+					next.getsIn(expires)
+					a.loses(ttl)
+					_, err := a.client.Get(tr.bounded(20*time.Second), tr.name)
+					tr.must(err != nil, "a dead connection has answered")
+					return
+				}
+				_, err := a.client.Get(tr.bounded(patience), tr.name)
+				tr.must(err == nil, "a is not back after %v: %v", now()-lost, err)
+				took := now() - lost
+				tr.figures.longest("time until etcd answers again", took)
+				tr.must(took <= back, "a is back after %v", took)
+				a.holdsFor(lost + long + time.Second - now())
+				a.stillHolds(c.Client(tr))
+				a.unlocks()
+				next.getsIn(5 * time.Second)
 				b.unlocks()
 			})
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -32,7 +33,11 @@ func Example() {
 	endpoint, etcd, err := sim.Serve()
 	must(err)
 	defer etcd.Stop()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints:            []string{endpoint},
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 3 * time.Second,
+	})
 	must(err)
 	defer client.Close()
 	ctx := context.Background()

@@ -32,7 +32,7 @@ const (
 
 // A Result is what one side did under one fault.
 type Result struct {
-	Row     string // S1 to S44
+	Row     string // S1 to S45
 	Case    string // the row's case, if the row has several, else ""
 	Fault   string // what the test does
 	Must    string // what must hold

@@ -19,6 +19,10 @@ var (
 	// ErrNoAnswer says that etcd did not answer in all the time that an attempt may take.
 	ErrNoAnswer = errors.New("no answer from etcd")
 
+	// errNoPings is ErrNoAnswer where the connection has been up and silent for long.
+	errNoPings = fmt.Errorf("%w; without clientv3.Config.DialKeepAliveTime "+
+		"the client never notices that a connection is dead", ErrNoAnswer)
+
 	// ErrUnreachable says that a request was not sent: no endpoint was connected.
 	ErrUnreachable = errors.New("no endpoint of etcd can be reached")
 )

@@ -23,6 +23,10 @@ const (
 	// Later it is unknown whether etcd would answer. It is above the longest pause between two
 	// attempts of a call that had no answer. (TestASilenceOutlastsThePauses.)
 	forgetSilence = 3 * time.Second
+
+	// pingsTell is above the time in which a client with the pings of the pages gives a dead
+	// connection up: 10 s and 3 s.
+	pingsTell = 20 * time.Second
 )
 
 // A link is what all callers of one client share. It bounds how often the client connects and how
@@ -154,6 +158,7 @@ type silence struct {
 	last   time.Time // when the last attempt without an answer ended, zero if none has
 	reason error     // its error, nil if it just had no answer
 	told   time.Time // when the silence was last reported, zero if it was not
+	pings  bool      // a report has named the pings
 }
 
 // silentLocked reports whether the silence is up to date: an attempt is under way, or there was one
@@ -179,7 +184,8 @@ func (c *Caller) tick() {
 			since := q.since
 			c.spawn(func() {
 				if reason := c.Unavailable(); reason != nil { // otherwise it has answered just now
-					c.tell(reason, time.Since(since))
+					silent := time.Since(since)
+					c.tell(c.namePings(reason, silent), silent)
 				}
 			})
 		}
@@ -193,6 +199,21 @@ func (c *Caller) tick() {
 	if asking {
 		c.reconnect()
 	}
+}
+
+// namePings returns the reason to report. Once in a silence it names the pings: when a client that
+// has them would have given a dead connection up. (Whether this client has them cannot be asked.)
+func (c *Caller) namePings(reason error, silent time.Duration) error {
+	if c.conn == nil || reason != ErrNoAnswer || silent < pingsTell {
+		return reason
+	}
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	if c.silence.pings {
+		return reason
+	}
+	c.silence.pings = true
+	return errNoPings
 }
 
 // Unavailable returns why etcd does not answer, or nil if it does, as far as is known. An attempt

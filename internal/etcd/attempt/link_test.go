@@ -3,6 +3,7 @@ package attempt
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 // caller returns a Caller of a client without a connection.
@@ -138,4 +141,34 @@ func TestATurnThatNobodyTakesIsHandedOn(t *testing.T) {
 			require.Zero(t, c.link.limiter.others.under)
 		})
 	}
+}
+
+// A report of a connection that is up and silent names the pings once in a silence: when a client
+// with the pings of the pages would have given the connection up. Other reports do not.
+func TestAReportOfASilentConnectionNamesThePingsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := caller(context.Background())
+		names := func(reason error, silent time.Duration) bool {
+			told := c.namePings(reason, silent)
+			require.ErrorIs(t, told, reason)
+			return strings.Contains(told.Error(), "DialKeepAliveTime")
+		}
+		require.False(t, names(ErrNoAnswer, time.Hour), "of a client without a connection")
+
+		conn, err := grpc.NewClient("passthrough:///etcd",
+			grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(t, err)
+		defer conn.Close()
+		c.conn = conn
+		for range 2 { // in each silence
+			require.False(t, names(ErrUnreachable, time.Hour))
+			require.False(t, names(errBusy, time.Hour))
+			require.False(t, names(ErrNoAnswer, 13*time.Second), "pings may be on their way")
+			require.True(t, names(ErrNoAnswer, 22*time.Second))
+			require.False(t, names(ErrNoAnswer, 32*time.Second), "it did")
+			a, err := begins(context.Background(), c, Urgent)
+			require.NoError(t, err)
+			a.done(nil)
+		}
+	})
 }

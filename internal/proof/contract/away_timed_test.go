@@ -209,6 +209,40 @@ func TestAShortWaitForARefusedEtcdIsToldTheReason(t *testing.T) {
 	}
 }
 
+// A Lock behind a connection that has died without a sign waits, and one line of the log names the
+// pings. With pings the client makes another connection, and the Lock gets in.
+func TestALockBehindADeadConnectionIsToldOfThePings(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	cluster := etcdtest.Start(t, 1)
+	pings := func(cfg *clientv3.Config) {
+		cfg.DialKeepAliveTime, cfg.DialKeepAliveTimeout = 10*time.Second, 3*time.Second
+	}
+	clients := [][]contract.ClientOption{{}, {pings}}
+	atOnce(t, len(clients), func(i int) string { return []string{"without", "with"}[i] },
+		func(t *testing.T, i int) {
+			proxy := cluster.Proxy(t, 0)
+			client := cluster.Client(t, append(clients[i], etcdtest.Via(proxy))...)
+			told := contract.NewReports()
+			mu := contract.MutexOf(t, contract.NewSession(t, client, told.Options()...), uuid.NewString())
+			require.NoError(t, mu.Lock(contract.Patient(t)))
+			require.NoError(t, mu.Unlock(contract.Patient(t)))
+			proxy.Lose()
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			err := mu.Lock(ctx)
+			lines := strings.Join(told.Lines(), "")
+			t.Log(lines)
+			if i == 1 {
+				require.NoError(t, err)
+				require.NotContains(t, lines, "DialKeepAliveTime")
+				return
+			}
+			require.ErrorIs(t, err, etcdlock.ErrUnavailable)
+			require.Equal(t, 1, strings.Count(lines, "DialKeepAliveTime"))
+			proxy.Heal()
+		})
+}
+
 // nowhere dials a host that has no address, without a lookup.
 func nowhere(context.Context, string) (net.Conn, error) {
 	return nil, &net.DNSError{Err: "no such host", Name: "etcd.invalid", IsNotFound: true}

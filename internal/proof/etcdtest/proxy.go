@@ -54,6 +54,7 @@ type rule struct {
 // link is a client's connection and the connection to the server that goes with it.
 type link struct {
 	client, server net.Conn
+	lost           bool // guarded by Proxy.mu: nothing is delivered any more, and nothing says so
 	poisoned       bool // guarded by Proxy.mu: bytes were lost
 	dead           bool // guarded by Proxy.mu: nothing is delivered any more
 }
@@ -114,6 +115,17 @@ func (p *Proxy) BlackHole(in ...Direction) {
 	p.set(in, func(r *rule) { r.swallow = true })
 }
 
+// Lose loses the existing connections without a sign, as the end of a load balancer or of a virtual
+// machine does: what is sent on them is acknowledged, and never delivered. New connections work.
+func (p *Proxy) Lose() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.links {
+		l.lost = true
+	}
+	p.changedLocked()
+}
+
 // Hold keeps the bytes, in the given directions or in both, and delivers them all at Heal.
 func (p *Proxy) Hold(in ...Direction) {
 	p.set(in, func(r *rule) { r.hold = true })
@@ -158,7 +170,7 @@ func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.links {
-		if l.poisoned {
+		if l.poisoned || l.lost {
 			p.resetLocked(l)
 		}
 	}
@@ -289,6 +301,7 @@ func (p *Proxy) passes(l *link, d Direction, c chunk) bool {
 	for {
 		p.mu.Lock()
 		rule, changed, dead := p.rules[d], p.changed, l.dead
+		rule.swallow = rule.swallow || l.lost
 		if rule.swallow {
 			l.poisoned = true
 			p.swallowed += len(c.bytes)

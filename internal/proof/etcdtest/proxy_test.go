@@ -144,6 +144,29 @@ func TestABlackHoleSwallowsAndHealResetsWhatLostBytes(t *testing.T) {
 	server.heard(t, "1256")
 }
 
+func TestConnectionsThatAreLostSaySoAtHealAndNewOnesWork(t *testing.T) {
+	server := newEcho(t)
+	p := etcdtest.NewProxy(t, server.Addr().String())
+	a, idle := call(t, p), call(t, p)
+	for _, c := range []caller{a, idle} {
+		c.says("1")
+		c.hears("1")
+	}
+	p.Lose()
+	a.says("2")
+	a.hearsNothing()
+	b := call(t, p)
+	b.says("3")
+	b.hears("3")
+	server.heard(t, "113")
+
+	p.Heal()
+	a.isReset()
+	idle.isReset()
+	b.says("4")
+	b.hears("4")
+}
+
 func TestABlackHoleForRepliesLetsRequestsThrough(t *testing.T) {
 	server := newEcho(t)
 	p := etcdtest.NewProxy(t, server.Addr().String())

@@ -108,6 +108,30 @@ func TestTheCodeOfThePagesIsTested(t *testing.T) {
 	require.Positive(t, shown)
 }
 
+// A client of a page, or of an example, has keepalive pings: without them it may keep a dead
+// connection for ever.
+func TestTheClientsOfThePagesHavePings(t *testing.T) {
+	texts := docs(t)
+	for _, pattern := range []string{
+		"*example*_test.go", "internal/observe/example_test.go", "internal/cookbook/hosts_test.go",
+		"adapters/*/*.go", "cmd/etcdlock/connect.go",
+	} {
+		texts[pattern] = sources(t, pattern)
+	}
+	made := 0
+	for page, text := range texts {
+		for _, after := range strings.Split(text, "clientv3.Config{")[1:] {
+			config := strings.Join(strings.Fields(after[:min(len(after), 400)]), " ")
+			if strings.HasPrefix(config, "Endpoints: ") {
+				made++
+				require.Contains(t, config, "DialKeepAliveTime: ", page)
+				require.Contains(t, config, "DialKeepAliveTimeout: ", page)
+			}
+		}
+	}
+	require.Equal(t, 7, made)
+}
+
 // The program in the package's documentation is compiled, and run by an example.
 func TestThePackageDocumentationShowsTestedCode(t *testing.T) {
 	var shown strings.Builder
