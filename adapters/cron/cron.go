@@ -5,13 +5,14 @@
 //	if err != nil {
 //		return nil, err
 //	}
-//	c := cron.New(cron.WithChain(once))
+//	c := cron.New(cron.WithChain(once), cron.WithLocation(time.UTC))
 //	_, err = c.AddJob("0 * * * *", etcdlockcron.Named("report", report))
 //
 // # Slots
 //
 // The machines need the same slots: those of a specification such as "0 * * * *" are. The slots of
-// "@every 1h" count from the start of each scheduler.
+// "@every 1h" count from the start of each scheduler. So they need one time zone, best UTC: a local
+// 02:30 comes twice when the clocks go back, and not at all when they go forward.
 //
 // # A loss
 //

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	_ "time/tzdata"
 
 	"github.com/robfig/cron/v3"
 	"github.com/stretchr/testify/require"
@@ -153,6 +154,27 @@ func TestEachSlotOfCronRunsTwiceUnderALockAsShortAsTheJob(t *testing.T) {
 }
 
 // An answer that comes late may say that the name is free again: by then the slot has run.
+// docs/adapters.md and the cookbook say what a local time does where clocks go back and forward.
+func TestALocalTimeOfTheNightComesTwiceInAutumnAndNeverInSpring(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	require.NoError(t, err)
+	const halfPastTwo = "30 2 * * *"
+	comes := func(zone *time.Location, year int, month time.Month, day int) (n int) {
+		slots, err := cron.ParseStandard(halfPastTwo)
+		require.NoError(t, err)
+		from, until := time.Date(year, month, day, 0, 0, 0, 0, zone),
+			time.Date(year, month, day+1, 0, 0, 0, 0, zone)
+		for next := slots.Next(from); next.Before(until); next = slots.Next(next) {
+			n++
+		}
+		return n
+	}
+	require.Equal(t, 2, comes(berlin, 2026, time.October, 25))
+	require.Equal(t, 0, comes(berlin, 2027, time.March, 28))
+	require.Equal(t, 1, comes(time.UTC, 2026, time.October, 25))
+	require.Equal(t, 1, comes(time.UTC, 2027, time.March, 28))
+}
+
 func TestASlotDoesNotRunWhileEtcdIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logs := logged(t)

@@ -22,7 +22,7 @@ func schedule(
 	if err != nil {
 		return nil, err
 	}
-	c := cron.New(cron.WithChain(once))
+	c := cron.New(cron.WithChain(once), cron.WithLocation(time.UTC))
 	_, err = c.AddJob("0 * * * *", etcdlockcron.Named("report", report))
 	return c, err
 }

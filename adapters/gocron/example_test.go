@@ -23,7 +23,8 @@ func schedule(
 	if err != nil {
 		return nil, err
 	}
-	scheduler, err := gocron.NewScheduler(gocron.WithDistributedLocker(locker))
+	scheduler, err := gocron.NewScheduler(
+		gocron.WithDistributedLocker(locker), gocron.WithLocation(time.UTC))
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +45,8 @@ func onLeader(
 		return nil, err
 	}
 	go elector.Lead(ctx) // shut the scheduler down before ctx ends
-	scheduler, err := gocron.NewScheduler(gocron.WithDistributedElector(elector))
+	scheduler, err := gocron.NewScheduler(
+		gocron.WithDistributedElector(elector), gocron.WithLocation(time.UTC))
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -124,49 +125,143 @@ func TestASlotWhoseJobFailsIsRunByTheNextMachine(t *testing.T) {
 	require.Equal(t, 1, runs)
 }
 
-func TestOneLeadsAndIsReadyAndTheNextOneTakesOver(t *testing.T) {
-	probe := func(mu *etcdlock.Mutex) int {
-		w := httptest.NewRecorder()
-		ready(mu)(w, httptest.NewRequest(http.MethodGet, "/ready", nil))
-		return w.Code
+// A slot of a clock that is ten years ahead, or behind, is refused. If it comes first, so is each
+// other slot, until its record is deleted: no slot is skipped in silence.
+func TestASlotOfAWrongClockIsRefused(t *testing.T) {
+	neverRan(t, "backup")
+	client, runs := newClient(t), 0
+	run := func(slot time.Time) error {
+		return runSlot(t.Context(), client, "backup", slot, func(context.Context) error { runs++; return nil })
 	}
+	night := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
+	require.NoError(t, run(night))
+	for _, years := range []int{10, -10} {
+		require.ErrorContains(t, run(night.AddDate(years, 0, 0)), "is a clock wrong?")
+	}
+	require.NoError(t, run(night.AddDate(0, 0, 1)))
+	require.NoError(t, run(night.AddDate(0, 0, 1)))
+	require.Equal(t, 2, runs, "the next night, once")
+
+	neverRan(t, "backup")
+	require.NoError(t, run(night.AddDate(10, 0, 0)), "the first slot that there is")
+	require.ErrorContains(t, run(night.AddDate(0, 0, 2)), "is a clock wrong?")
+	neverRan(t, "backup") // an operator deletes the record
+	require.NoError(t, run(night.AddDate(0, 0, 2)))
+	require.Equal(t, 4, runs)
+}
+
+// A replica is a process with a candidate.
+type replica struct {
+	*candidate
+	end  context.CancelFunc
+	over chan error
+}
+
+func newReplica(t *testing.T, name string, leads chan<- *candidate) *replica {
+	t.Helper()
+	c, err := newCandidate(contract.NewSession(t, newClient(t)), name)
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	leads := make(chan *etcdlock.Mutex, 10)
-	var replicas sync.WaitGroup
-	var mutexes []*etcdlock.Mutex
-	for range 2 {
-		mu := contract.NewMutex(t, newClient(t), "leader/billing")
-		mutexes = append(mutexes, mu)
-		replicas.Go(func() {
-			err := lead(ctx, mu, func(ctx context.Context) error {
-				leads <- mu
-				<-ctx.Done()
-				return context.Cause(ctx)
-			})
-			if !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
+	r := &replica{c, cancel, make(chan error, 1)}
+	go func() {
+		r.over <- c.lead(ctx, func(ctx context.Context) error {
+			leads <- c
+			<-ctx.Done()
+			return context.Cause(ctx)
 		})
-	}
-	client := newClient(t)
-	first := <-leads
-	require.Equal(t, http.StatusOK, probe(first))
-	contract.WaitForLine(t, client, "leader/billing", 2)
-	line, err := etcdlock.Contenders(t.Context(), client, "leader/billing")
+	}()
+	return r
+}
+
+func (r *replica) stops(t *testing.T) {
+	t.Helper()
+	r.end()
+	require.ErrorIs(t, <-r.over, context.Canceled)
+	require.False(t, r.isReady())
+}
+
+func (r *replica) isReady() bool {
+	w := httptest.NewRecorder()
+	r.ready(w, httptest.NewRequest(http.MethodGet, "/ready", nil))
+	return w.Code == http.StatusOK
+}
+
+func (r *replica) becomesReady(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, r.isReady, 20*time.Second, time.Millisecond)
+}
+
+func TestOneLeadsAndTheNextOneTakesOver(t *testing.T) {
+	const name = "leader/billing"
+	leads := make(chan *candidate, 10)
+	replicas := []*replica{newReplica(t, name, leads), newReplica(t, name, leads)}
+	client, first := newClient(t), <-leads
+	contract.WaitForLine(t, client, name, 2)
+	line, err := etcdlock.Contenders(t.Context(), client, name)
 	require.NoError(t, err)
 	require.NoError(t, etcdlock.Break(t.Context(), client, line[0]))
-	second := <-leads
-	require.NotSame(t, first, second)
-	require.Equal(t, http.StatusOK, probe(second))
-	require.Eventually(t, func() bool {
-		return probe(first) == http.StatusServiceUnavailable
-	}, 20*time.Second, time.Millisecond)
-	contract.WaitForLine(t, client, "leader/billing", 2) // it stands in line again
-	cancel()
-	replicas.Wait()
-	for _, mu := range mutexes {
-		require.Equal(t, http.StatusServiceUnavailable, probe(mu))
+	require.NotSame(t, first, <-leads)
+	contract.WaitForLine(t, client, name, 2) // the first one stands in line again
+	for _, r := range replicas {
+		r.becomesReady(t)
+		r.stops(t)
 	}
+}
+
+// A rolling update waits until a new replica is ready, and then stops an old one. It comes to its
+// end, since a replica is ready that does not lead; and somebody is next in line all the time.
+func TestARollingUpdateOfCandidatesComesToItsEnd(t *testing.T) {
+	const name = "leader/shipping"
+	leads := make(chan *candidate, 10)
+	var old []*replica
+	for range 3 {
+		old = append(old, newReplica(t, name, leads))
+	}
+	var updated []*replica
+	for _, r := range old {
+		surge := newReplica(t, name, leads)
+		surge.becomesReady(t)
+		require.False(t, surge.mu.Status().Held, "a probe for the leader would wait for ever")
+		updated = append(updated, surge)
+		r.stops(t)
+	}
+	var last *candidate
+	require.Eventually(t, func() bool {
+		select {
+		case last = <-leads:
+		default:
+		}
+		return slices.ContainsFunc(updated, func(r *replica) bool { return r.candidate == last })
+	}, 20*time.Second, time.Millisecond)
+	for _, r := range updated {
+		require.True(t, r.isReady())
+	}
+	for _, r := range updated {
+		r.stops(t)
+	}
+}
+
+// A candidate that etcd keeps out is not ready.
+func TestACandidateThatIsNotInLineIsNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := etcdlocktest.New(t)
+		thaw := etcd.Freeze()
+		c, err := newCandidate(contract.NewSession(t, etcd.Client()), "leader/mail")
+		require.NoError(t, err)
+		r := &replica{c, nil, make(chan error, 1)}
+		require.False(t, r.isReady())
+		ctx, cancel := context.WithCancel(t.Context())
+		r.end = cancel
+		go func() {
+			r.over <- c.lead(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil })
+		}()
+		time.Sleep(time.Minute)
+		require.False(t, r.isReady())
+		thaw()
+		time.Sleep(time.Minute)
+		require.True(t, r.isReady())
+		r.stops(t)
+	})
 }
 
 func TestTheDatabaseRefusesWhoWasOvertaken(t *testing.T) {

@@ -23,6 +23,10 @@ import (
 	etcdlockgocron "github.com/etcdlock/etcdlock/adapters/gocron"
 )
 
+// slotsWithin is above the time between two slots, and above the longest outage of all machines. A
+// slot further from the last one is of a clock that is wrong.
+const slotsWithin = 8 * 24 * time.Hour
+
 // runSlot runs job once for a slot. It waits while another machine runs the slot.
 func runSlot(ctx context.Context, client *clientv3.Client, name string, slot time.Time,
 	job func(context.Context) error,
@@ -32,19 +36,27 @@ func runSlot(ctx context.Context, client *clientv3.Client, name string, slot tim
 		return err
 	}
 	defer mu.Close(ctx)
-	done, this := "cron-done/"+name, slot.UTC().Format(time.RFC3339)
+	done, this := "cron-done/"+name, slot.UTC().Truncate(time.Second)
 	return mu.Do(ctx, func(ctx context.Context) error {
-		last, err := client.Get(ctx, done)
+		before, err := client.Get(ctx, done)
 		if err != nil {
 			return err
 		}
-		if len(last.Kvs) > 0 && string(last.Kvs[0].Value) >= this {
-			return nil // another machine has run it
+		for _, kv := range before.Kvs { // there is one, or none
+			last, err := time.Parse(time.RFC3339, string(kv.Value))
+			if err != nil || this.Sub(last).Abs() > slotsWithin {
+				return fmt.Errorf("%s: %v is far from the last slot, %s: is a clock wrong?",
+					done, this, kv.Value)
+			}
+			if !this.After(last) {
+				return nil // another machine has run it
+			}
 		}
 		if err := job(ctx); err != nil {
 			return err
 		}
-		noted, err := client.Txn(ctx).If(mu.IsOwner()).Then(clientv3.OpPut(done, this)).Commit()
+		noted, err := client.Txn(ctx).If(mu.IsOwner()).Then(
+			clientv3.OpPut(done, this.Format(time.RFC3339))).Commit()
 		if err == nil && !noted.Succeeded {
 			err = etcdlock.ErrLost
 		}
@@ -63,20 +75,36 @@ func runOnce(ctx context.Context, s *etcdlock.Session, name string, job func(con
 	return !errors.Is(err, etcdlock.ErrNotRun), err
 }
 
-// lead calls work whenever this process leads, until ctx ends.
-func lead(ctx context.Context, mu *etcdlock.Mutex, work func(context.Context) error) error {
-	return mu.Lead(ctx, work) // errors of work go to the logger and the Trace of mu
+// A candidate is a replica that leads when its turn comes.
+type candidate struct {
+	mu            *etcdlock.Mutex
+	begun, queued atomic.Bool
 }
 
-// ready is a readiness probe: 200 where the process leads. It costs etcd nothing.
-func ready(mu *etcdlock.Mutex) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		if !mu.Status().Held {
-			http.Error(w, "another one leads", http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "leading, with token", mu.Token())
+func newCandidate(s *etcdlock.Session, name string) (c *candidate, err error) {
+	c = &candidate{}
+	c.mu, err = s.Mutex(name, etcdlock.WithTrace(&etcdlock.Trace{
+		Queued:   func(context.Context, etcdlock.QueuedEvent) { c.queued.Store(true) },
+		Acquired: func(context.Context, etcdlock.AcquiredEvent) { c.queued.Store(true) },
+	}))
+	return c, err
+}
+
+// lead calls work whenever this process leads, until ctx ends.
+func (c *candidate) lead(ctx context.Context, work func(context.Context) error) error {
+	c.begun.Store(true)
+	defer c.begun.Store(false)
+	return c.mu.Lead(ctx, work) // errors of work go to the logger, and to Trace.Led
+}
+
+// ready is a readiness probe: 200 where the process leads, or will when its turn comes. It costs
+// etcd nothing.
+func (c *candidate) ready(w http.ResponseWriter, _ *http.Request) {
+	if !c.begun.Load() || !c.queued.Load() {
+		http.Error(w, "not in line", http.StatusServiceUnavailable)
+		return
 	}
+	fmt.Fprintln(w, "can lead; leads:", c.mu.Status().Held)
 }
 
 // leadInSteps does step after step while this process leads. A recall ends it between two steps. mu
