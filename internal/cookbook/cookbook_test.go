@@ -131,7 +131,10 @@ func TestASlotOfAWrongClockIsRefused(t *testing.T) {
 	neverRan(t, "backup")
 	client, runs := newClient(t), 0
 	run := func(slot time.Time) error {
-		return runSlot(t.Context(), client, "backup", slot, func(context.Context) error { runs++; return nil })
+		return runSlot(t.Context(), client, "backup", slot, func(context.Context) error {
+			runs++
+			return nil
+		})
 	}
 	night := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 	require.NoError(t, run(night))
