@@ -218,7 +218,9 @@ func TestARollingUpdateOfCandidatesComesToItsEnd(t *testing.T) {
 	leads := make(chan *candidate, 10)
 	var old []*replica
 	for range 3 {
-		old = append(old, newReplica(t, name, leads))
+		r := newReplica(t, name, leads)
+		r.becomesReady(t)
+		old = append(old, r)
 	}
 	var updated []*replica
 	for _, r := range old {
