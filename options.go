@@ -22,6 +22,10 @@ import (
 const (
 	defaultTTL = 15 * time.Second
 
+	// leastTTL is below any TTL that works: etcd's least is a second, and often two. What a program
+	// asks below it is a slip of the unit.
+	leastTTL = 100 * time.Millisecond
+
 	// maxTTL is etcd's own limit (lease.MaxLeaseTTL).
 	maxTTL = 9_000_000_000 * time.Second
 
@@ -42,7 +46,8 @@ const (
 //
 // A constructor refuses a nil option, an invalid value, and an option that it cannot use, as
 // [WithHandoff] for a Semaphore. The error says which. As a default of a [Session] such an option
-// counts only where it can be used.
+// counts only where it can be used. Durations below a millisecond are invalid: WithMaxHold(15) is
+// 15 ns, and not 15 s.
 type SessionOption interface {
 	applyTo(c *hold.Config, to use) error
 }
@@ -122,7 +127,10 @@ func WithTTL(d time.Duration) SessionOption {
 		if d > maxTTL {
 			return fmt.Errorf("etcdlock: WithTTL(%v): above etcd's limit of %v", d, maxTTL)
 		}
-		return positive("WithTTL", d)
+		if d >= time.Millisecond && d < leastTTL {
+			return fmt.Errorf("etcdlock: WithTTL(%v): below %v; the shortest TTL is 1s", d, leastTTL)
+		}
+		return checkDuration("WithTTL", d, leastTTL)
 	})
 }
 
@@ -133,7 +141,7 @@ func WithTTL(d time.Duration) SessionOption {
 func WithSafetyMargin(d time.Duration) SessionOption {
 	return sessionOption("WithSafetyMargin", func(c *hold.Config) error {
 		c.Margin = d
-		return positive("WithSafetyMargin", d)
+		return checkDuration("WithSafetyMargin", d, time.Millisecond)
 	})
 }
 
@@ -198,7 +206,7 @@ func WithReentrancy() Option {
 func WithMaxHold(d time.Duration) Option {
 	return option("WithMaxHold", 0, func(c *hold.Config) error {
 		c.MaxHold = d
-		return positive("WithMaxHold", d)
+		return checkDuration("WithMaxHold", d, time.Millisecond)
 	})
 }
 
@@ -225,7 +233,7 @@ func WithMinHold(d time.Duration) Option {
 		if d > maxTTL {
 			return fmt.Errorf("etcdlock: WithMinHold(%v): above etcd's limit of %v", d, maxTTL)
 		}
-		return positive("WithMinHold", d)
+		return checkDuration("WithMinHold", d, time.Millisecond)
 	})
 }
 
@@ -236,7 +244,7 @@ func WithMinHold(d time.Duration) Option {
 func WithAcquireTimeout(d time.Duration) Option {
 	return option("WithAcquireTimeout", 0, func(c *hold.Config) error {
 		c.AcquireTimeout = d
-		return positive("WithAcquireTimeout", d)
+		return checkDuration("WithAcquireTimeout", d, time.Millisecond)
 	})
 }
 
@@ -278,7 +286,7 @@ func WithHandoff(n int) Option {
 func WithLinger(d time.Duration) Option {
 	return option("WithLinger", forSemaphore, func(c *hold.Config) error {
 		c.Linger = d
-		return positive("WithLinger", d)
+		return checkDuration("WithLinger", d, time.Millisecond)
 	})
 }
 
@@ -293,7 +301,7 @@ func WithLinger(d time.Duration) Option {
 func WithRecall(most time.Duration) Option {
 	return option("WithRecall", 0, func(c *hold.Config) error {
 		c.Recall = most
-		return positive("WithRecall", most)
+		return checkDuration("WithRecall", most, time.Millisecond)
 	})
 }
 
@@ -307,18 +315,17 @@ func WithRecall(most time.Duration) Option {
 // TryLock and its like ask no contender.
 //
 // The wait does not depend on the requests: they are sent in the background, end with the wait and
-// with Close, and a failure is logged at Warn. An r with a negative Grace, or a By or Reason that
-// is too long or not valid UTF-8, is an invalid value.
+// with Close, and a failure is logged at Warn. An r that [Recall] refuses is an invalid value.
 //
 // All waits of a Session for a name share a goroutine, a watch and a few reads, and ask with their
 // shortest grace. docs/how-it-works.md has more.
 func WithAsk(r RecallRequest) Option {
 	return option("WithAsk", 0, func(c *hold.Config) error {
-		request := r.line(uuid.NewString())
-		c.Ask = &request
-		if err := request.Check(); err != nil {
+		request, err := r.line(uuid.NewString())
+		if err != nil {
 			return fmt.Errorf("etcdlock: WithAsk: %w", err)
 		}
+		c.Ask = &request
 		return nil
 	})
 }
@@ -349,12 +356,29 @@ func WithTrace(t *Trace) Option {
 	})
 }
 
-// positive returns an error if d, the value of an option, is not positive.
-func positive(option string, d time.Duration) error {
-	if d <= 0 {
-		return fmt.Errorf("etcdlock: %s(%v): not positive", option, d)
+// checkDuration returns an error if d, the value of an option, is below least.
+func checkDuration(option string, d, least time.Duration) error {
+	if err := checkMeant(d, least); err != nil {
+		return fmt.Errorf("etcdlock: %s(%v): %w", option, d, err)
 	}
 	return nil
+}
+
+// checkMeant returns an error if d is below least, which no program means. It guesses the unit that
+// a plain number was meant in.
+func checkMeant(d, least time.Duration) error {
+	switch {
+	case d <= 0:
+		return errors.New("not positive")
+	case d >= least:
+		return nil
+	}
+	unit := "Second"
+	if d >= 1000 {
+		unit = "Millisecond"
+	}
+	return fmt.Errorf("below %v; a plain %d is nanoseconds: did you mean %d*time.%s?",
+		least, int64(d), int64(d), unit)
 }
 
 // apply changes c by opts, which are given to something. of is the prefix of an error about one

@@ -261,19 +261,26 @@ type RecallRequest struct {
 	// at most 256 bytes.
 	By, Reason string
 	// Grace is how long the hold may go on after it has noticed the request: whole milliseconds,
-	// rounded up, but no longer than the holder's [WithRecall] says. 0 ends it at once, and less than
-	// 0 is an error.
+	// rounded up, but no longer than the holder's [WithRecall] says. 0 ends it at once. Any other
+	// value below a millisecond is an error.
 	Grace time.Duration
 }
 
-// line is r as it is stored. (Do not leave the grace as it is: the same request would be found to
-// have a shorter grace than the stored one, and be written again. TestManyWaitsAskAHolderOnce.)
-func (r RecallRequest) line(id string) line.Recall {
+// line is r as it is stored, or an error if r cannot be made. (Do not leave the grace as it is: the
+// same request would be found to have a shorter grace than the stored one, and be written again.
+// TestManyWaitsAskAHolderOnce.)
+func (r RecallRequest) line(id string) (line.Recall, error) {
 	grace := r.Grace
+	if grace > 0 {
+		if err := checkMeant(grace, time.Millisecond); err != nil {
+			return line.Recall{}, fmt.Errorf("the grace %v: %w", grace, err)
+		}
+	}
 	if more := grace % time.Millisecond; more > 0 && grace < math.MaxInt64-time.Millisecond {
 		grace += time.Millisecond - more
 	}
-	return line.Recall{ID: id, By: r.By, Reason: r.Reason, Grace: grace}
+	request := line.Recall{ID: id, By: r.By, Reason: r.Reason, Grace: grace}
+	return request, request.Check()
 }
 
 // Recall asks the holder c to give the lock back. Unlike [Break] it takes nothing away: the key of
@@ -292,11 +299,11 @@ func (r RecallRequest) line(id string) line.Recall {
 // names of a [Session.LockAll]. Recall each other holder on its own. It costs a read and a
 // transaction.
 func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
-	request := r.line(uuid.NewString())
 	if err := checkContender(ctx, kv, "recall", c); err != nil {
 		return err
 	}
-	if err := request.Check(); err != nil {
+	request, err := r.line(uuid.NewString())
+	if err != nil {
 		return failed("recall", c.Name, err)
 	}
 	resp, err := kv.Get(ctx, c.Key)

@@ -65,7 +65,7 @@ func (j job) Run() { j.work(context.Background()) }
 // slot. A run costs one request for its lock and one for the Unlock, or three if it is shorter than
 // least.
 //
-// A nil session, a least that is not positive, and a prefix or option that no lock can have are
+// A nil session, a least below a millisecond, and a prefix or option that no lock can have are
 // errors. A job that has no name, or one that no lock can have, does not run: all nameless jobs
 // would have one lock. cron.DefaultLogger gets the reason when it is wrapped, and with each slot.
 func OncePerSlot(
@@ -73,10 +73,6 @@ func OncePerSlot(
 ) (cron.JobWrapper, error) {
 	if session == nil {
 		return nil, errors.New("etcdlockcron: nil Session")
-	}
-	if least <= 0 {
-		return nil, fmt.Errorf("etcdlockcron: OncePerSlot with prefix %q: least %v is not positive",
-			prefix, least)
 	}
 	opts = append(opts[:len(opts):len(opts)], etcdlock.WithMinHold(least))
 	if _, err := session.Mutex(prefix+"job", opts...); err != nil {

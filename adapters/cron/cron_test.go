@@ -311,6 +311,7 @@ func TestWhatOncePerSlotCannotUse(t *testing.T) {
 			says    string
 		}{
 			{"no session", nil, "cron/", least, nil, "etcdlockcron: nil Session"},
+			{"a plain number", s, "cron/", 15, nil, "WithMinHold(15ns): below 1ms"},
 			{"no time", s, "cron/", 0, nil, "least 0s"},
 			{"a negative time", s, "cron/", -time.Second, nil, "least -1s"},
 			{"a prefix with a NUL", s, "cron\x00/", least, nil, `"cron\x00/"`},

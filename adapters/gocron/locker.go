@@ -43,7 +43,7 @@ type Locker struct {
 // If a scheduler dies within a job the lock is free when the lease of its session has expired
 // ([etcdlock.WithTTL]): with a TTL of at least twice splay no other one runs that slot again.
 //
-// A nil session, a splay that is not positive, and a prefix or option that no lock can have are
+// A nil session, a splay below a millisecond, and a prefix or option that no lock can have are
 // errors.
 func NewLocker(
 	session *etcdlock.Session, prefix string, splay time.Duration, opts ...etcdlock.Option,
@@ -51,9 +51,9 @@ func NewLocker(
 	if session == nil {
 		return nil, errors.New("etcdlockgocron: nil Session")
 	}
-	if splay <= 0 {
-		return nil, fmt.Errorf("etcdlockgocron: NewLocker with prefix %q: splay %v is not positive",
-			prefix, splay)
+	if splay < time.Millisecond {
+		return nil, fmt.Errorf("etcdlockgocron: NewLocker with prefix %q: splay %v is below 1ms: "+
+			"a plain number is nanoseconds", prefix, splay)
 	}
 	opts = append(opts[:len(opts):len(opts)], etcdlock.WithMinHold(2*splay))
 	if _, err := session.Mutex(prefix+"job", opts...); err != nil {

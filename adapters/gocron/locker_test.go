@@ -333,6 +333,7 @@ func TestWhatALockerCannotUseIsAnError(t *testing.T) {
 			says    string
 		}{
 			{"no session", nil, "cron/", splay, nil, "etcdlockgocron: nil Session"},
+			{"a plain number", s, "cron/", 15, nil, "splay 15ns is below 1ms"},
 			{"no splay", s, "cron/", 0, nil, "splay 0s"},
 			{"a negative splay", s, "cron/", -time.Second, nil, "splay -1s"},
 			{"a splay of centuries", s, "cron/", 1 << 62, nil, "splay 1281023h53m38.427387904s"},

@@ -73,8 +73,9 @@ func New(driver database.Driver, mu *etcdlock.Mutex, wait time.Duration) (*Drive
 		return nil, errors.New("etcdlockmigrate: nil database.Driver")
 	case mu == nil:
 		return nil, errors.New("etcdlockmigrate: nil Mutex")
-	case wait <= 0:
-		return nil, fmt.Errorf("etcdlockmigrate: wait %v is not positive", wait)
+	case wait < time.Millisecond:
+		return nil, fmt.Errorf("etcdlockmigrate: wait %v is below 1ms: a plain number is nanoseconds",
+			wait)
 	}
 	d := &Driver{Driver: driver, mu: mu, wait: wait}
 	d.closing, d.close = context.WithCancel(context.Background())

@@ -367,6 +367,8 @@ func TestMistakesAreErrors(t *testing.T) {
 	require.ErrorContains(t, err, "nil Mutex")
 	_, err = etcdlockmigrate.New(&sqlite.Sqlite{}, mu, -time.Second)
 	require.ErrorContains(t, err, "-1s")
+	_, err = etcdlockmigrate.New(&sqlite.Sqlite{}, mu, 15)
+	require.ErrorContains(t, err, "wait 15ns is below 1ms")
 	_, err = newDriver(t, &sqlite.Sqlite{}, mu, ample).Open("sqlite://%")
 	require.Error(t, err)
 }

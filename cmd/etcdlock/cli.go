@@ -6,8 +6,10 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit statuses. run also passes on those of its command.
@@ -95,7 +97,10 @@ on. The flag wins.`,
 			return unknown(root, args)
 		},
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
-			return a.etcd.environment(c.Root().PersistentFlags(), os.Getenv)
+			if err := a.etcd.environment(c.Root().PersistentFlags(), os.Getenv); err != nil {
+				return err
+			}
+			return checkDurations(c.Flags())
 		},
 	}
 	root.SetIn(a.stdin)
@@ -117,6 +122,23 @@ on. The flag wins.`,
 	root.InitDefaultCompletionCmd()
 	strict(root)
 	return root
+}
+
+// checkDurations returns an error if a flag has a duration that no program means. 0 is what the
+// flag's own command makes of it.
+func checkDurations(flags *pflag.FlagSet) (err error) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		d, notOne := time.ParseDuration(f.Value.String())
+		if f.Value.Type() != "duration" || notOne != nil || err != nil {
+			return
+		}
+		if d < 0 {
+			err = misused("--%s %v: negative", f.Name, d)
+		} else if d > 0 && d < time.Millisecond {
+			err = misused("--%s %v: below 1ms", f.Name, d)
+		}
+	})
+	return err
 }
 
 // strict makes an argument that cobra's own commands do not know an error.

@@ -42,9 +42,6 @@ func (l *live) check() error {
 			return misused("--allow %q: must be recall or break", what)
 		}
 	}
-	if l.grace < 0 {
-		return misused("--grace %v: negative", l.grace)
-	}
 	return nil
 }
 

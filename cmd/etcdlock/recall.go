@@ -65,11 +65,8 @@ const maxText = 256
 const notices = 10 * time.Second
 
 func (r *recalling) run(a *app, name string) error {
-	switch {
-	case r.token < 0:
+	if r.token < 0 {
 		return misused("--token %d: not positive", r.token)
-	case r.grace < 0:
-		return misused("--grace %v: negative", r.grace)
 	}
 	if r.by == "" {
 		r.by = whoAsks()

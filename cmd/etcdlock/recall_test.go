@@ -140,6 +140,7 @@ func TestTheStatusOfARecall(t *testing.T) {
 		"no name":         {nil, exitUsage, "needs the name"},
 		"two names":       {[]string{"a", "b"}, exitUsage, "unexpected argument"},
 		"a bad grace":     {[]string{"job", "--grace", "-1s"}, exitUsage, "negative"},
+		"a short grace":   {[]string{"job", "--grace", "15ns"}, exitUsage, "--grace 15ns: below 1ms"},
 		"a bad token":     {[]string{"job", "--token", "-1"}, exitUsage, "not positive"},
 		"a long reason":   {[]string{"job", "--reason", strings.Repeat("x", 257)}, exitUsage, "at most 256 bytes"},
 		"a by of bytes":   {[]string{"job", "--by", "\xff"}, exitUsage, "UTF-8"},

@@ -120,16 +120,8 @@ func (r *running) check() error {
 	switch {
 	case r.now && r.wait != 0:
 		return misused("-n and -w: only one of them")
-	case r.wait < 0:
-		return misused("-w %v: negative", r.wait)
-	case r.killAfter < 0:
-		return misused("--kill-after %v: negative", r.killAfter)
-	case r.atLeast < 0:
-		return misused("--at-least %v: negative", r.atLeast)
 	case r.atLeast > 0 && (r.shared || r.limit != 0):
 		return misused("--at-least and -s or -N: only one of them")
-	case r.recall < 0:
-		return misused("--recall %v: negative", r.recall)
 	case r.shared && r.limit != 0:
 		return misused("-s and -N: only one of them")
 	case !fits(r.owner):

@@ -147,6 +147,7 @@ func BadInputs() []BadInput {
 	all.ofNoConstructor()
 	all.ofNames()
 	all.ofOptions()
+	all.ofDurations()
 	all.outOfTurn()
 	return all
 }
@@ -403,10 +404,6 @@ func (all *inputs) ofOptions() {
 			"a margin and less TTL", opts{etcdlock.WithSafetyMargin(4 * second), etcdlock.WithTTL(3 * second)},
 			[]string{"margin 4s", "TTL 3s"},
 		},
-		{
-			"a margin above a TTL of 1 ns", opts{etcdlock.WithTTL(1), etcdlock.WithSafetyMargin(1)},
-			[]string{"margin"},
-		},
 		{"a longest hold of 0", opts{etcdlock.WithMaxHold(0)}, []string{"WithMaxHold(0s)"}},
 		{"a negative longest hold", opts{etcdlock.WithMaxHold(-second)}, []string{"WithMaxHold(-1s)"}},
 		{
@@ -471,6 +468,51 @@ func (all *inputs) ofOptions() {
 			return err
 		}, says)
 	}
+}
+
+// ofDurations adds plain numbers, which are nanoseconds, where an option takes a duration.
+func (all *inputs) ofDurations() {
+	const ms = time.Millisecond
+	for _, o := range []struct {
+		name  string
+		least time.Duration
+		of    func(time.Duration) etcdlock.SessionOption
+	}{
+		{"WithTTL", 100 * ms, etcdlock.WithTTL},
+		{"WithSafetyMargin", ms, etcdlock.WithSafetyMargin},
+		{"WithMaxHold", ms, lockOption(etcdlock.WithMaxHold)},
+		{"WithMinHold", ms, lockOption(etcdlock.WithMinHold)},
+		{"WithAcquireTimeout", ms, lockOption(etcdlock.WithAcquireTimeout)},
+		{"WithLinger", ms, lockOption(etcdlock.WithLinger)},
+		{"WithRecall", ms, lockOption(etcdlock.WithRecall)},
+		{"WithAsk", ms, func(d time.Duration) etcdlock.SessionOption {
+			return etcdlock.WithAsk(etcdlock.RecallRequest{Grace: d})
+		}},
+	} {
+		for d, says := range map[time.Duration]string{
+			1: "did you mean 1*time.Second?", 15: "a plain 15 is nanoseconds",
+			500: "did you mean 500*time.Second?", 15_000: "did you mean 15000*time.Millisecond?",
+			o.least - 1: "below " + o.least.String(), -1: "-1ns",
+		} {
+			all.add(fmt.Sprintf("%s of %v", o.name, d), nil, func(m *Misused) error {
+				_, err := etcdlock.NewSession(m.Client, o.of(d))
+				return err
+			}, o.name, d.String(), says)
+		}
+	}
+	for _, d := range []time.Duration{-1, 1, 15, ms - 1} {
+		all.add(fmt.Sprintf("Recall with a grace of %v", d), nil, func(m *Misused) error {
+			held := etcdlock.Contender{Name: "held", Key: m.held.Key(), Token: m.held.Token()}
+			return etcdlock.Recall(m.Ctx, m.Client, held, etcdlock.RecallRequest{Grace: d})
+		}, `"held"`, "grace "+d.String())
+	}
+}
+
+// lockOption is an option of locks as one of Sessions.
+func lockOption(
+	of func(time.Duration) etcdlock.Option,
+) func(time.Duration) etcdlock.SessionOption {
+	return func(d time.Duration) etcdlock.SessionOption { return of(d) }
 }
 
 // ofLocks returns opts, if all of them are options of what a Session makes.

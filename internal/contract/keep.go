@@ -47,8 +47,9 @@ func TestAShortHoldKeepsItsName(t *testing.T, w World) {
 	}
 
 	counter := NewCounter()
-	long := NewMutex(t, cluster.Client(t, With(counter)), "x", etcdlock.WithMinHold(1))
+	long := NewMutex(t, cluster.Client(t, With(counter)), "x", etcdlock.WithMinHold(time.Millisecond))
 	require.NoError(t, long.Lock(t.Context()))
+	time.Sleep(time.Millisecond) // longer than it must
 	before := counter.Counts()
 	require.NoError(t, long.Unlock(t.Context()))
 	counter.Costs(t, before, "Txn 1")

@@ -2966,6 +2966,12 @@ var mutants = []mutant{
 		killers: []killer{ofCommand("TestKillAtCountsFromTheEndOfTrust")},
 	},
 	{
+		name:    "a duration is taken as it is typed",
+		why:     "It is positive, and so it is valid. But WithTTL(15) is 15 ns, and means 15 s.",
+		change:  in("etcdlock.checkMeant").replace("_ >= least", "true"),
+		killers: []killer{inArea("mutex", "TestABadInputIsAnErrorThatNamesIt")},
+	},
+	{
 		name:    "the command has the margin of a hold",
 		why:     "The hold's context ends before another can hold. But what it cancels has to end, too, and a process takes its time.",
 		change:  in("main.holding.lock").drop("etcdlock.WithSafetyMargin(_.margin())"),

@@ -138,7 +138,7 @@ func newFamily(seed uint64) *world {
 		}
 	}
 	if w.asks = w.recalls && r.IntN(2) == 0; w.asks {
-		w.judge.asking, w.judge.grace = true, time.Duration(r.Int64N(int64(time.Second)))
+		w.judge.asking, w.judge.grace = true, grace(r)
 	}
 	if r := generator(seed, "outlasting"); !w.rush {
 		w.keeping = []int{0, 0, 3, 3, 5, 8}[r.IntN(6)]
@@ -251,7 +251,7 @@ func (w *world) recall(client *clientv3.Client, r *rand.Rand) {
 	if r.IntN(3) == 0 {
 		c = line[r.IntN(len(line))]
 	}
-	grace := time.Duration(r.Int64N(int64(time.Second)))
+	grace := grace(r)
 	w.judge.asksBack(c.Token, grace)
 	err = etcdlock.Recall(ctx, client, c, etcdlock.RecallRequest{By: byOperator, Grace: grace})
 	w.judge.note("recall of %s, token %d, with %v: %v", c.Key, c.Token, grace, err)
@@ -361,13 +361,18 @@ func (w *world) endpoints(r *rand.Rand) []string {
 	return all
 }
 
+// grace draws the grace of a recall.
+func grace(r *rand.Rand) time.Duration {
+	return time.Millisecond + time.Duration(r.Int64N(int64(time.Second)))
+}
+
 // sharing draws how the holds of a Session share a key and are recalled, if the side can do
 // that.
 func (w *world) sharing(r *rand.Rand) (opts []etcdlock.SessionOption, most time.Duration) {
 	handoff, linger := r.IntN(4),
 		[]time.Duration{0, 100 * time.Millisecond, 3 * time.Second}[r.IntN(3)]
 	if w.recalls && !(w.asks && r.IntN(4) == 0) {
-		most = 1 + time.Duration(r.Int64N(int64(2*time.Second)))
+		most = time.Millisecond + time.Duration(r.Int64N(int64(2*time.Second)))
 		opts = append(opts, etcdlock.WithRecall(most))
 	}
 	if w.asks && r.IntN(3) > 0 {

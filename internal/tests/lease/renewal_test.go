@@ -85,8 +85,8 @@ func TestTheHolderHearsOfALossBeforeEtcdCanGiveTheLockAway(t *testing.T) {
 		{"10.001 s are rounded up to 11 s",
 			[]etcdlock.SessionOption{etcdlock.WithTTL(10_001 * time.Millisecond)}, 0,
 			tests.FromNth(1, fake.KeepAlive, hang), 11 * s * 7 / 8},
-		{"a millisecond is rounded up to 1 s",
-			[]etcdlock.SessionOption{etcdlock.WithTTL(time.Millisecond)}, 0,
+		{"100 ms are rounded up to 1 s",
+			[]etcdlock.SessionOption{etcdlock.WithTTL(100 * time.Millisecond)}, 0,
 			tests.FromNth(1, fake.KeepAlive, hang), s * 7 / 8},
 	}
 	for _, row := range rows {

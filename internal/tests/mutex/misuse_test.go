@@ -126,11 +126,16 @@ func TestAnOddNameIsANameLikeAnyOther(t *testing.T) {
 func TestAnOptionAtItsLimitWorks(t *testing.T) {
 	const second = time.Second
 	for name, opts := range map[string][]etcdlock.SessionOption{
-		"no options":                     nil,
-		"a TTL at etcd's limit":          {etcdlock.WithTTL(9_000_000_000 * second)},
-		"a margin just below the TTL":    {etcdlock.WithTTL(10 * second), etcdlock.WithSafetyMargin(5 * second)},
-		"a margin before its TTL":        {etcdlock.WithSafetyMargin(16 * second), etcdlock.WithTTL(20 * second)},
-		"a margin of 1 ns":               {etcdlock.WithSafetyMargin(1)},
+		"no options":                  nil,
+		"a TTL at etcd's limit":       {etcdlock.WithTTL(9_000_000_000 * second)},
+		"a margin just below the TTL": {etcdlock.WithTTL(10 * second), etcdlock.WithSafetyMargin(5 * second)},
+		"a margin before its TTL":     {etcdlock.WithSafetyMargin(16 * second), etcdlock.WithTTL(20 * second)},
+		"the shortest TTL and margin": {etcdlock.WithTTL(100 * time.Millisecond), etcdlock.WithSafetyMargin(time.Millisecond)},
+		"the shortest of all others": {
+			etcdlock.WithLinger(time.Millisecond), etcdlock.WithMinHold(time.Millisecond),
+			etcdlock.WithRecall(time.Millisecond),
+			etcdlock.WithAsk(etcdlock.RecallRequest{Grace: time.Millisecond}),
+		},
 		"a longest hold above the TTL":   {etcdlock.WithMaxHold(math.MaxInt64)},
 		"a very long acquire timeout":    {etcdlock.WithAcquireTimeout(math.MaxInt64)},
 		"an owner of 1024 bytes":         {etcdlock.WithOwner(strings.Repeat("o", 1024))},
@@ -161,7 +166,7 @@ func TestAnOptionAtItsLimitWorks(t *testing.T) {
 func TestATTLIsRoundedUpToWholeSeconds(t *testing.T) {
 	const second = time.Second
 	for asked, want := range map[time.Duration]time.Duration{
-		1: second, second: second, second + 1: 2 * second, 2500 * time.Millisecond: 3 * second,
+		100 * time.Millisecond: second, second: second, second + 1: 2 * second, 2500 * time.Millisecond: 3 * second,
 		0: 15 * second,
 	} {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
