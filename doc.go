@@ -25,7 +25,7 @@
 // # What is not
 //
 // A process may be paused between its check of the context and its write, for longer than the TTL.
-// No lock can prevent that write; a fencing token can. [Mutex.Token] grows with every new hold of a
+// No lock can prevent that write; a fencing token can. [Mutex.Token] grows with each new key of a
 // name. Send it along with each write, and with each read on which a write depends. Let the
 // resource refuse a token lower than the highest it has seen. For writes to etcd, put
 // [Mutex.IsOwner] in the If of the transaction.

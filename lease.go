@@ -183,7 +183,7 @@ func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
 
 // TryLockAll takes the locks of all the names if no contender holds or waits for any of them. If
 // one is taken it returns the [*LockedError] of the first that is, which is [ErrLocked] by
-// errors.Is, and has written nothing to etcd.
+// errors.Is, and has put no key.
 //
 // Like [Mutex.TryLock] it waits for etcd, but for no other contender. It looks at this Session
 // first, and asks etcd only if none is taken there. Other errors are as for [Session.LockAll].

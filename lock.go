@@ -87,7 +87,7 @@ func (m *Mutex) Lock(ctx context.Context) error {
 }
 
 // TryLock takes the lock if no contender holds it or waits for it. If it is taken, TryLock returns
-// a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has written nothing to etcd.
+// a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has put no key.
 //
 // It never waits for another contender. It waits for etcd's answer until ctx ends, or for at most
 // the TTL if ctx has no deadline. Other errors, and what is true after them, are as for
@@ -219,7 +219,7 @@ func (m *Mutex) Context(parent context.Context) context.Context {
 }
 
 // Token returns the fencing token of the current hold, and 0 when the lock is not held. It grows
-// with every new hold of a name: a resource that remembers the highest token it has seen, and
+// with each new key of a name: a resource that remembers the highest token it has seen, and
 // refuses lower ones, is safe from a holder that was paused between its check and its write.
 //
 // Send it with the read of what you are going to change, too: then the resource has seen it. The
@@ -508,8 +508,8 @@ func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
 }
 
 // TryRLock acquires the lock for reading if no writer holds it or waits for it. If there is a
-// writer it returns a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has written
-// nothing to etcd.
+// writer it returns a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has put no
+// key.
 //
 // Like [Mutex.TryLock] it waits for etcd, but for no other contender. The error names the first in
 // line, which may be a reader: the writer is behind it then. TryRLock is also refused while reads
@@ -617,8 +617,7 @@ func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
 }
 
 // TryAcquire takes n permits if they are free and there is no waiter. If they are not free it
-// returns a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has written nothing to
-// etcd.
+// returns a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has put no key.
 //
 // Like [Mutex.TryLock] it waits for etcd, but for no other contender. Permits that change during
 // the call may cost a few more requests. Other errors, and what is true after them, are as for

@@ -186,6 +186,17 @@ func TestThePagesNameWhatExists(t *testing.T) {
 	}
 }
 
+// A row of a table is one line: a line break in it ends the table.
+func TestTheRowsOfThePagesAreWhole(t *testing.T) {
+	for page, text := range docs(t) {
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, "| ") {
+				require.True(t, strings.HasSuffix(line, "|\n"), "%s: %s", page, line)
+			}
+		}
+	}
+}
+
 // anchors returns the headings of a page, as links name them.
 func anchors(t *testing.T, page string) (anchors []string) {
 	t.Helper()

@@ -1,0 +1,115 @@
+//go:build timed
+
+package contract_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+)
+
+// What operators do to etcd, and docs/runbook.md tells of.
+
+// raise raises an alarm of the only member. The test ends it.
+func raise(t *testing.T, admin *clientv3.Client, kind pb.AlarmType) (disarm func()) {
+	t.Helper()
+	members, err := admin.MemberList(bounded(t))
+	require.NoError(t, err)
+	member := members.Members[0].ID
+	_, err = pb.NewMaintenanceClient(admin.ActiveConnection()).Alarm(bounded(t),
+		&pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: member, Alarm: kind})
+	require.NoError(t, err)
+	return func() {
+		_, err := admin.AlarmDisarm(bounded(t), &clientv3.AlarmMember{MemberID: member, Alarm: kind})
+		require.NoError(t, err)
+	}
+}
+
+// Under the alarm CORRUPT etcd refuses to write, and goes on renewing: a holder keeps its lock, and
+// no lock is released or taken.
+func TestUnderTheCorruptAlarmAHolderKeepsItsLock(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	const ttl = 2 * time.Second
+	cluster := etcdtest.Start(t, 1)
+	admin := cluster.Client(t)
+	s := contract.NewSession(t, cluster.Client(t), etcdlock.WithTTL(ttl))
+	held, err := s.Lock(bounded(t), uuid.NewString())
+	require.NoError(t, err)
+	defer raise(t, admin, pb.AlarmType_CORRUPT)()
+
+	time.Sleep(2 * ttl)
+	require.True(t, held.Status().Held)
+	soon, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, err = s.Lock(soon, uuid.NewString())
+	require.ErrorIs(t, err, rpctypes.ErrCorrupt)
+	err = held.Unlock(soon)
+	require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+	require.ErrorIs(t, err, rpctypes.ErrCorrupt)
+}
+
+// Without space an early Unlock with WithMinHold, which has to put, waits until the least time is
+// over, and then deletes.
+func TestAnEarlyUnlockWithoutSpaceWaitsForTheLeastTime(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	const least = 4 * time.Second
+	cluster := etcdtest.Start(t, 1)
+	admin := cluster.Client(t)
+	s := contract.NewSession(t, cluster.Client(t))
+	held, err := s.Lock(bounded(t), uuid.NewString(), etcdlock.WithMinHold(least))
+	require.NoError(t, err)
+	began := time.Now()
+	defer raise(t, admin, pb.AlarmType_NOSPACE)()
+
+	require.NoError(t, held.Unlock(bounded(t)))
+	require.Greater(t, time.Since(began), least/2)
+	line, err := etcdlock.Contenders(bounded(t), admin, held.Names()[0])
+	require.NoError(t, err)
+	require.Empty(t, line)
+}
+
+// A client whose password was changed cannot log in again: its holds are lost with their lease, and
+// its calls are refused at once.
+func TestAChangedPasswordEndsTheHolds(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	const ttl = 2 * time.Second
+	cluster := etcdtest.Start(t, 1)
+	admin := cluster.Client(t)
+	contract.AddUser(bounded(t), t, admin, "root", "first")
+	_, err := admin.AuthEnable(bounded(t))
+	require.NoError(t, err)
+	as := func(password string) contract.ClientOption {
+		return func(cfg *clientv3.Config) { cfg.Username, cfg.Password = "root", password }
+	}
+	operator := cluster.Client(t, as("first"))
+	s, err := etcdlock.NewSession(cluster.Client(t, as("first")), etcdlock.WithTTL(ttl))
+	require.NoError(t, err)
+	defer s.Close(bounded(t)) // which cannot tell etcd
+	held, err := s.Lock(bounded(t), "n")
+	require.NoError(t, err)
+	_, err = operator.UserChangePassword(bounded(t), "root", "second")
+	require.NoError(t, err)
+
+	receive(t, held.Context(context.Background()).Done(), "the loss")
+	err = held.Unlock(bounded(t))
+	require.ErrorIs(t, err, etcdlock.ErrExpired)
+	require.ErrorIs(t, err, rpctypes.ErrAuthFailed)
+	_, err = s.Lock(bounded(t), "n")
+	require.ErrorIs(t, err, rpctypes.ErrAuthFailed)
+	next := contract.NewSession(t, cluster.Client(t, as("second")), etcdlock.WithTTL(ttl))
+	hold, err := next.Lock(bounded(t), "n")
+	require.NoError(t, err)
+	require.NoError(t, hold.Unlock(bounded(t)))
+	_, err = cluster.Client(t, as("second")).AuthDisable(bounded(t)) // for the leak check
+	require.NoError(t, err)
+}
