@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +17,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// The sentinels of this package, for use with [errors.Is].
+// The sentinels of this package, for use with [errors.Is]. What an error is by errors.Is and
+// errors.As is about its own call. If its context has ended with an error of another call, that is
+// only in the text; what else the cause wraps is found.
 var (
 	// ErrLocked says that another contender holds the lock, or is ahead of the caller. It comes as a
 	// [*LockedError]. Try again later, or use Lock.
@@ -108,6 +112,7 @@ var (
 
 // The engine of holds knows of the errors only what it gets here.
 func init() {
+	attempt.Foreign = foreign
 	hold.Use(hold.Errors{
 		Closed: ErrClosed, NotHeld: ErrNotHeld, Lost: ErrLost, Unlocked: ErrUnlocked,
 		Unconfirmed: ErrUnconfirmed, MaxHold: ErrMaxHold, Deadlock: ErrDeadlock,
@@ -333,9 +338,9 @@ func waitFailed(ctx context.Context, name string, busy *hold.Busy, away, lastRPC
 		e.text += ": " + bare(lastRPC)
 		e.wraps = append(e.wraps, lastRPC)
 	}
-	cause := context.Cause(ctx)
+	cause := attempt.Cause(ctx)
 	if cause != errWaitClosed && !errors.Is(cause, ctx.Err()) {
-		if errors.Is(cause, ErrClosed) { // of another lock
+		if errors.Is(context.Cause(ctx), ErrClosed) { // of another lock
 			e.text += ": " + ctx.Err().Error()
 		}
 		e.wraps = append(e.wraps, ctx.Err())
@@ -376,6 +381,74 @@ func (e *ranError) Error() string        { return e.err.Error() }
 func (e *ranError) Is(target error) bool { return target != ErrNotRun && errors.Is(e.err, target) }
 func (e *ranError) As(target any) bool   { return errors.As(e.err, target) }
 
+// sentinels are what an error of this package may be by errors.Is.
+var sentinels = []error{
+	ErrLocked, ErrNotHeld, ErrLost, ErrUnconfirmed, ErrUnlocked, ErrMaxHold, ErrDeadlock, ErrClosed,
+	ErrNotRun, ErrStopLeading, ErrUnavailable, ErrRecalled, ErrNotRecallable,
+	ErrExpired, ErrSuspended, ErrKeyDeleted, ErrKeyOverwritten, ErrLeaseRevoked,
+}
+
+// foreign is err, the cause of a caller's context or an answer to a request, for an error of a
+// call. It may be an error of another call, or have one inside.
+func foreign(err error) error {
+	is := func(sentinel error) bool { return errors.Is(err, sentinel) }
+	if err == errWaitClosed || !slices.ContainsFunc(sentinels, is) {
+		return err
+	}
+	return &foreignError{err}
+}
+
+// A foreignError is an error without what it says of another call: it is none of the sentinels, and
+// none of the types of this package. All else that it wraps is found.
+//
+// Invariant: what is wrapped in an error of a call, and has come from the user's code, from etcd or
+// with a context, is foreign. (TestNoErrorIsAboutAnotherCall.)
+type foreignError struct{ err error }
+
+func (e *foreignError) Error() string { return e.err.Error() }
+
+// Is is as errors.Is has it.
+func (e *foreignError) Is(target error) bool {
+	return !slices.Contains(sentinels, target) && errors.Is(e.err, target)
+}
+
+// As is as errors.As has it.
+func (e *foreignError) As(target any) bool {
+	to := reflect.ValueOf(target).Elem()
+	return !isOwn(to.Interface()) && as(e.err, target, to)
+}
+
+// as finds in the tree of err what can be assigned to target, which is to, and is not of this
+// package.
+func as(err error, target any, to reflect.Value) bool {
+	if v := reflect.ValueOf(err); !isOwn(err) && v.Type().AssignableTo(to.Type()) {
+		to.Set(v)
+		return true
+	}
+	if x, ok := err.(interface{ As(any) bool }); ok && x.As(target) {
+		return true
+	}
+	switch x := err.(type) {
+	case interface{ Unwrap() error }:
+		next := x.Unwrap()
+		return next != nil && as(next, target, to)
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(x.Unwrap(), func(err error) bool {
+			return err != nil && as(err, target, to)
+		})
+	}
+	return false
+}
+
+// isOwn reports whether err is of a type of this package.
+func isOwn(err any) bool {
+	switch err.(type) {
+	case *LockedError, *LostError, *RecalledError, *opError, *ranError, *foreignError:
+		return true
+	}
+	return false
+}
+
 // because is the reason of a loss with etcd's answer, which says more about it and may be nil.
 func because(reason, answer error) error {
 	if answer == nil {
@@ -383,7 +456,7 @@ func because(reason, answer error) error {
 	}
 	return &opError{
 		text:  fmt.Sprintf("%v: %s", reason, bare(answer)),
-		wraps: []error{reason, answer},
+		wraps: []error{reason, foreign(answer)},
 	}
 }
 
@@ -426,7 +499,7 @@ func ordinal(n int) string {
 func closeUnconfirmed(why error) error {
 	return &opError{
 		text:  fmt.Sprintf("etcdlock: close: release not confirmed: %s", bare(why)),
-		wraps: []error{ErrUnconfirmed, why},
+		wraps: []error{ErrUnconfirmed, foreign(why)},
 	}
 }
 

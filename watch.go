@@ -178,7 +178,7 @@ func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, 
 	}
 	resp, err := kv.Get(ctx, line.Prefix(name), clientv3.WithPrefix())
 	if err != nil {
-		return nil, failed("contenders of", name, err)
+		return nil, failed("contenders of", name, foreign(err))
 	}
 	l := line.Of(name, resp.Kvs)
 	holding := len(l.Holding())
@@ -198,7 +198,7 @@ func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, e
 	}
 	resp, err := kv.Get(ctx, prefix, clientv3.WithPrefix())
 	if err != nil {
-		return nil, failed("holders below", prefix, err)
+		return nil, failed("holders below", prefix, foreign(err))
 	}
 	var holders []Contender
 	lines := line.ByName(resp.Kvs)
@@ -230,7 +230,7 @@ func Break(ctx context.Context, kv clientv3.KV, c Contender) error {
 		Then(clientv3.OpDelete(c.Key)).
 		Commit()
 	if err != nil {
-		return failed("break", c.Name, err)
+		return failed("break", c.Name, foreign(err))
 	}
 	return nil
 }
@@ -308,14 +308,14 @@ func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) e
 	}
 	resp, err := kv.Get(ctx, c.Key)
 	if err != nil {
-		return failed("recall", c.Name, err)
+		return failed("recall", c.Name, foreign(err))
 	}
 	e, _ := line.Find(resp.Kvs, c.Key)
 	commit := func(t ticket.Txn) (int64, []*mvccpb.KeyValue, error) {
 		resp, err := kv.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...).Commit()
 		switch {
 		case err != nil:
-			return 0, nil, err
+			return 0, nil, foreign(err)
 		case resp.Succeeded:
 			return resp.Header.GetRevision(), nil, nil
 		}

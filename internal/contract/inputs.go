@@ -234,7 +234,7 @@ func (all *inputs) ofContexts() {
 		}
 	}
 	for op, lock := range Locking {
-		all.add(op+" with a context of no hold", etcdlock.ErrNotHeld, func(m *Misused) error {
+		all.add(op+" with a context of no hold", context.Canceled, func(m *Misused) error {
 			return lock(m.free, m.free.Context(m.Ctx))
 		}, `"free"`, "not held")
 	}

@@ -293,7 +293,7 @@ func (c *Conn) ReadBy(
 		case err == nil:
 			return answer, nil
 		case ctx.Err() != nil:
-			return answer, context.Cause(ctx)
+			return answer, attempt.Cause(ctx)
 		case attempt.Refused(err):
 			return answer, err
 		case c.Closed():

@@ -88,7 +88,7 @@ func (c *claim) acquire(ctx context.Context) (h *Hold, err error) {
 			// What comes through turn after this is passed on by leaveLocked.
 			h, locked := c.leave()
 			if h == nil {
-				return nil, c.gaveUp(ctx, context.Cause(ctx), locked, c.m.s.etcd.Unavailable())
+				return nil, c.gaveUp(ctx, attempt.Cause(ctx), locked, c.m.s.etcd.Unavailable())
 			}
 			return h, nil
 		}
@@ -328,7 +328,7 @@ func (c *claim) put(ctx context.Context) (*Hold, error) {
 	retry := attempt.Backoff{Policy: attempt.Put}
 	for {
 		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
+			return nil, attempt.Cause(ctx)
 		}
 		for i, o := range c.all {
 			values[i] = o.m.cfg.Texts[o.Kind].Since(time.Now(), o.place.Lease.TTL)
@@ -387,7 +387,7 @@ func (c *claim) retryPut(ctx context.Context, err error, retry *attempt.Backoff)
 	s, l := c.m.s, c.place.Lease
 	switch {
 	case ctx.Err() != nil:
-		return context.Cause(ctx)
+		return attempt.Cause(ctx)
 	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
 		s.mu.Lock()
 		l.EndRevokedLocked(err)
@@ -569,7 +569,7 @@ func (c *claim) gaveUp(ctx context.Context, why error, locked *Busy, away error)
 	if locked != nil {
 		name = locked.Name
 	}
-	refused, ok := context.Cause(ctx).(*refusal)
+	refused, ok := attempt.Cause(ctx).(*refusal)
 	switch {
 	case ok && refused.answer != nil:
 		return errs.Failed("lock", name, refused.answer)

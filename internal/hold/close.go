@@ -8,6 +8,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/guard"
 )
 
@@ -72,11 +73,11 @@ func (s *Session) awaitClosed(ctx context.Context) error {
 	case <-quiet:
 	case <-ctx.Done():
 		if !s.isLastClosing() {
-			return errs.CloseUnconfirmed(context.Cause(ctx))
+			return errs.CloseUnconfirmed(attempt.Cause(ctx))
 		}
 		s.cancel() // makes every goroutine return
 		<-quiet
-		over = context.Cause(ctx)
+		over = attempt.Cause(ctx)
 	}
 	s.cancel()
 

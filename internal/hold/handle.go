@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
 )
@@ -147,10 +148,12 @@ func setInfo(ctx context.Context, name, info string, holds []*Hold) error {
 		return errs.Failed(op, name, over)
 	}
 	reasons := []error{err}
-	for _, why := range []error{ctx.Err(), context.Cause(ctx)} {
-		if why != nil && !errors.Is(errors.Join(reasons...), why) {
-			reasons = append(reasons, why)
-		}
+	ended, cause := ctx.Err(), context.Cause(ctx)
+	if ended != nil && !errors.Is(err, ended) {
+		reasons = append(reasons, ended)
+	}
+	if cause != ended && cause.Error() != err.Error() {
+		reasons = append(reasons, attempt.Cause(ctx))
 	}
 	return errs.Failed(op, name, reasons...)
 }

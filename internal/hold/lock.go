@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -28,13 +29,22 @@ func (m *Lock) Acquire(ctx context.Context, w Request) (*Hold, context.Context, 
 	return newClaim(m, w).lock(ctx)
 }
 
-// endedBefore is the error of a call whose ctx had ended before. What is closed says so.
+// endedBefore is the error of a call whose ctx had ended before. What is closed says so, and so
+// does the loss of the hold in which the call would nest.
 func (m *Lock) endedBefore(ctx context.Context) error {
+	h := m.NestsIn(ctx)
 	m.s.mu.Lock()
 	closed := m.closed || m.s.leases.ClosedLocked()
+	var loss error
+	if h != nil && m.cfg.Reentrant && h.checkLocked(time.Now()) != nil {
+		loss = h.lossLocked()
+	}
 	m.s.mu.Unlock()
-	if closed {
+	switch {
+	case closed:
 		return errs.Failed("lock", m.name, errs.Closed)
+	case loss != nil:
+		return errs.Failed("lock", m.name, ctx.Err(), loss)
 	}
 	return errs.WaitFailed(ctx, m.name, nil, nil, nil)
 }
@@ -181,7 +191,7 @@ func (m *Lock) Close(ctx context.Context) error {
 		case <-underWay:
 			return m.closingErr
 		case <-ctx.Done():
-			return errs.Failed("unlock", m.name, errs.Unconfirmed, context.Cause(ctx))
+			return errs.Failed("unlock", m.name, errs.Unconfirmed, attempt.Cause(ctx))
 		}
 	case m.closed:
 		s.mu.Unlock()

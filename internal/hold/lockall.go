@@ -67,7 +67,7 @@ func waitForAll(ctx context.Context, c *claim) error {
 	}
 	close(first)
 	waits.Wait()
-	return context.Cause(ctx)
+	return context.Cause(ctx) // it may be why one of the waits has failed
 }
 
 // enteringAll begins to put the keys of c, a LockAll.

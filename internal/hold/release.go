@@ -184,7 +184,7 @@ func (r *release) unconfirmed(reasons ...error) error {
 // whyUntold is why the outcome of a release is unknown: etcd's error alone, or that and the
 // end of ctx.
 func whyUntold(ctx context.Context, err error) []error {
-	cause := context.Cause(ctx)
+	cause := attempt.Cause(ctx)
 	switch {
 	case ctx.Err() == nil:
 		return []error{err}

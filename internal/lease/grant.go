@@ -52,7 +52,7 @@ func (p *Pool) Take(ctx context.Context, take func() bool) (failure, err error) 
 		var ended error
 		select {
 		case <-ctx.Done():
-			ended = context.Cause(ctx)
+			ended = attempt.Cause(ctx)
 		case <-g.done:
 		}
 		p.mu.Lock()

@@ -295,8 +295,8 @@ func (k *keeper) renew(started time.Time, r keepalive.Renewal) {
 	switch cut := <-unreachable; {
 	case err != nil && cut:
 		err = attempt.ErrUnreachable
-	case ended && errors.Is(context.Cause(bounded), context.DeadlineExceeded):
-		err = context.Cause(bounded)
+	case ended && errors.Is(attempt.Cause(bounded), context.DeadlineExceeded):
+		err = attempt.Cause(bounded)
 	}
 	if r.Patience == 0 && errors.Is(err, keepalive.ErrNoStream) {
 		return

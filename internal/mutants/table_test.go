@@ -1908,6 +1908,26 @@ var mutants = []mutant{
 		killers: []killer{inArea("mutex", "TestCloseOfALockThatHasUnlockedLeavesWhatNestsAlone")},
 	},
 	{
+		name:   "the cause of a context is wrapped as it is",
+		why:    "It says why the call has ended. But it may say of another call that its function was not run, or that its hold was lost (rule 30).",
+		change: in("attempt.Cause").replace("Foreign(context.Cause(_ctx))", "context.Cause(_ctx)"),
+		killers: []killer{inArea("kinds", "TestNoErrorIsAboutAnotherCall"),
+			inArea("kinds", "TestADoWhoseContextEndsAsItUnlocksHasRun")},
+	},
+	{
+		name:    "an answer is wrapped as it is",
+		why:     "It is etcd's. But an interceptor of the user may answer with an error of another call (rule 30).",
+		change:  in("attempt.Do").replace("Foreign(_err)", "_err"),
+		killers: []killer{inArea("kinds", "TestNoErrorIsAboutAnotherCall")},
+	},
+	{
+		name: "errors.As finds an error of another call",
+		why:  "No sentinel is found by it. But its type is, with the name and the token of another lock (rule 30).",
+		change: in("foreignError.As").replace("!isOwn(_to.Interface()) && as(_e.err, _target, _to)",
+			"_to.CanSet() && errors.As(_e.err, _target)"),
+		killers: []killer{inArea("kinds", "TestNoErrorIsAboutAnotherCall")},
+	},
+	{
 		name: "Lead nests",
 		why:  "WithReentrancy is there for nesting. But a Lead that nests has no turn, and never waits for one.",
 		change: in("candidate.run").replace("_self.lock.NestsIn(_ctx) != nil",

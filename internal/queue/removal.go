@@ -154,7 +154,7 @@ func (p *Place) AwaitRemoved(ctx context.Context) error {
 	select {
 	case <-removed:
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return attempt.Cause(ctx)
 	}
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()

@@ -99,7 +99,7 @@ func (c *Waiter) waitInView(ctx context.Context, p *Place) (err error) {
 		case <-p.Lease.Dead():
 			err = ErrAnew
 		case <-ctx.Done():
-			err = context.Cause(ctx)
+			err = attempt.Cause(ctx)
 		}
 	}
 	k.mu.Lock()
@@ -297,7 +297,7 @@ func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt
 		case <-p.Lease.Dead():
 			return ErrAnew
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return attempt.Cause(ctx)
 		}
 
 		switch next {
@@ -350,7 +350,7 @@ func (c *Waiter) StayFirst(ctx context.Context, p *Place, all <-chan struct{}) e
 		case <-p.Lease.Dead():
 			return ErrAnew
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return attempt.Cause(ctx)
 		}
 	}
 }

@@ -154,7 +154,7 @@ func Do[R any](
 		return r, several, nil
 	}
 	if r, err = a.hear(r, err); err != nil {
-		err = a.fails(ctx, err)
+		err = a.fails(ctx, Foreign(err))
 	}
 	retry.note(err, c.Several())
 	return r, several, err

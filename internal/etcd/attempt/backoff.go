@@ -91,7 +91,7 @@ func (b *Backoff) Wait(ctx context.Context, c *Caller) error {
 	defer pause.Stop()
 	select {
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return Cause(ctx)
 	case <-pause.C:
 	}
 	c.reconnect()

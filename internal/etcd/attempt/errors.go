@@ -50,6 +50,16 @@ func (e *BoundError) Error() string {
 // Unwrap makes it context.DeadlineExceeded.
 func (e *BoundError) Unwrap() error { return context.DeadlineExceeded }
 
+// Foreign is an error of the user's code, or of etcd, as an error of this library's calls has it:
+// one that is not, by errors.Is and errors.As, what this library says of another call. It is set
+// before there is a Session.
+var Foreign = func(err error) error { return err }
+
+// Cause is the cause of ctx for an error of a call. (Do not take context.Cause: the user's context
+// may have ended with an error of another call, and a Do whose function has run would say that it
+// was not called. TestNoErrorIsAboutAnotherCall.)
+func Cause(ctx context.Context) error { return Foreign(context.Cause(ctx)) }
+
 // A class is what an error says about a request that failed with it.
 type class uint8
 
