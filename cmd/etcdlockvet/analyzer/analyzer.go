@@ -7,7 +7,8 @@
 //   - a call that takes a context while a lock is held whose context nothing asks for: the call
 //     goes on if the lock is lost. A function that asks for Token, Key, IsOwner or Status protects
 //     its work in another way, and is not reported;
-//   - a lock that is not unlocked on a path through the function that has locked it;
+//   - a lock that is not unlocked on a path through the function that has locked it, or whose Hold
+//     is assigned to _, or to nothing;
 //   - with the flag lost, an Unlock whose error is dropped: that error alone tells a program that
 //     does not ask for the context that the lock was lost. An assignment to _ says that it is
 //     meant.

@@ -27,6 +27,8 @@ type taking struct {
 	of   path // the Mutex or the Hold
 	hold bool // it is a Hold
 	err  path // the variable that gets its error, or nil
+
+	dropped bool // nothing gets the Hold
 }
 
 // checkHolds reports what a function does wrong with the locks that it takes.
@@ -41,6 +43,12 @@ func checkHolds(f *function, asked map[types.Object]bool) {
 		for i, n := range block.Nodes {
 			t := f.takingIn(n)
 			if t == nil {
+				continue
+			}
+			if t.dropped {
+				if !f.closes(f.body) {
+					t.ReportRangef(t.call, "the Hold of this call is dropped: nothing can unlock it")
+				}
 				continue
 			}
 			t.at, t.node = block, i
@@ -60,6 +68,8 @@ func (f *function) takingIn(n ast.Node) (t *taking) {
 	switch n := n.(type) {
 	case *ast.DeferStmt, *ast.GoStmt, *ast.ReturnStmt:
 		return nil
+	case *ast.ExprStmt:
+		from = ast.Unparen(n.X)
 	case *ast.AssignStmt:
 		if len(n.Rhs) == 1 {
 			to, from = n.Lhs, ast.Unparen(n.Rhs[0])
@@ -93,10 +103,12 @@ func (f *function) takingIn(n ast.Node) (t *taking) {
 		return nil
 	}
 	if t.call != from {
-		to = nil
+		to, from = nil, nil
 	}
 	if _, ok := f.TypesInfo.TypeOf(t.call).(*types.Tuple); !ok { // an error
 		t.of = pathOf(f.TypesInfo, ast.Unparen(t.call.Fun).(*ast.SelectorExpr).X)
+	} else if t.dropped = from != nil && (len(to) == 0 || isBlank(to[0])); t.dropped {
+		return t
 	} else if len(to) == 2 { // a Hold and an error
 		t.hold = true
 		if t.of = pathOf(f.TypesInfo, to[0]); len(t.of) != 1 || !within(t.of[0], f.body) {

@@ -11,11 +11,12 @@ import (
 // A path is a variable, and then the fields that lead from it to another one, as in s.lock.mu.
 type path []types.Object
 
-// pathOf returns the path of an expression, nil if it is none.
+// pathOf returns the path of an expression, nil if it is none. The blank identifier is none: what
+// is assigned to it is in no variable, though its declaration has one, which is in no scope.
 func pathOf(info *types.Info, x ast.Expr) path {
 	switch x := ast.Unparen(x).(type) {
 	case *ast.Ident:
-		if v, ok := info.ObjectOf(x).(*types.Var); ok {
+		if v, ok := info.ObjectOf(x).(*types.Var); ok && !isBlank(x) {
 			return path{v}
 		}
 	case *ast.UnaryExpr:
@@ -35,6 +36,11 @@ func pathOf(info *types.Info, x ast.Expr) path {
 		}
 	}
 	return nil
+}
+
+func isBlank(x ast.Expr) bool {
+	name, ok := ast.Unparen(x).(*ast.Ident)
+	return ok && name.Name == "_"
 }
 
 func (p path) is(other path) bool {

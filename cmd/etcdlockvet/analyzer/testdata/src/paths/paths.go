@@ -251,6 +251,27 @@ func nested(ctx context.Context, mu *etcdlock.Mutex, see func(error)) {
 	mu.Unlock(ctx)
 }
 
+func drops(ctx context.Context, s *etcdlock.Session, sem *etcdlock.Semaphore) error {
+	_, err := s.Lock(ctx, "name") // want `the Hold of this call is dropped`
+	if err != nil {
+		return err
+	}
+	_, _ = s.TryLock(ctx, "name")       // want `the Hold of this call is dropped`
+	var _, failed = sem.Acquire(ctx, 1) // want `the Hold of this call is dropped`
+	s.LockAll(ctx, "a", "b")            // want `the Hold of this call is dropped`
+	return failed
+}
+
+func dropsAndCloses(ctx context.Context, s *etcdlock.Session) error {
+	_, err := s.Lock(ctx, "name")
+	return errors.Join(err, s.Close(ctx))
+}
+
+func noError(ctx context.Context, s *etcdlock.Session) {
+	hold, _ := s.Lock(ctx, "name") // want `hold is not unlocked on each path`
+	hold.Token()
+}
+
 func TestOfAnother(t *testing.T) {
 	hold, err := new(etcdlock.Session).Lock(t.Context(), "name")
 	if err != nil {
