@@ -207,12 +207,17 @@ def decoded(kv):
     return dict(text, **{f: int(kv.get(f, 0)) for f in ("create_revision", "mod_revision", "lease")})
 
 
+def now():
+    """A clock that goes on while the machine is suspended."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 class Client:
     """One hold at a time, on one lease."""
 
     def __init__(self, endpoint, ttl=60):
         self.etcd, self.keys, self.rev = Etcd(endpoint), [], 0
-        sent = time.monotonic()
+        sent = now()
         granted = self.etcd.call("/v3/lease/grant", {"TTL": str(ttl)})
         self.lease, self.ttl = int(granted["ID"]), int(granted["TTL"])
         self.trusts(sent, self.ttl)
@@ -224,7 +229,7 @@ class Client:
     def renews(self):
         while True:
             time.sleep(self.ttl / 3)
-            sent = time.monotonic()
+            sent = now()
             try:
                 got = self.etcd.call("/v3/lease/keepalive", {"ID": str(self.lease)})
                 ttl = int(got["result"].get("TTL", 0))
@@ -264,7 +269,7 @@ class Client:
         raise LookupError("the own key is gone: " + key)
 
     def unlock(self):
-        whole = time.monotonic() < self.until
+        whole = now() < self.until
         done, _, _ = self.etcd.txn(unlock_txn(self.keys, self.rev, self.lease))
         if not done:
             for key in self.keys:
