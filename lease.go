@@ -170,10 +170,10 @@ func (s *Session) lock(
 // where it is the first.
 //
 // The names have one token, and they end together: if one is lost all are, and the contexts of the
-// Hold end with the [*LostError] of that name. After an error nothing is held and nothing is left
-// behind that could block other contenders. Wrong names (none, too many, one twice, an invalid one)
-// are an error before anything is sent. The other errors are as for [Mutex.Lock], about the first
-// name in the way; [ErrDeadlock] comes also with [WithReentrancy].
+// Hold end with the [*LostError] of that name. After an error nothing is held, as after one of
+// [Mutex.Lock]. Wrong names (none, too many, one twice, an invalid one) are an error before
+// anything is sent. The other errors are as for [Mutex.Lock], about the first name in the way;
+// [ErrDeadlock] comes also with [WithReentrancy].
 //
 // It has the options of the Session, without [WithHandoff], [WithLinger] and [WithMinHold]. The
 // hooks of the Trace are called for each name, but Start once, and Recalled for the name recalled.
@@ -229,8 +229,8 @@ func (s *Session) lockAll(ctx context.Context, names []string, w hold.Request) (
 }
 
 // Close ends every hold and every wait of the Session, releases all keys by revoking the lease, and
-// stops every goroutine. The contexts of the holds end with the cause [ErrClosed], and the waits
-// return it.
+// stops every goroutine but that of a hook that blocks. The contexts of the holds end with the
+// cause [ErrClosed], and the waits return it.
 //
 // It returns nil if nothing is left behind, and when the Session was closed before.
 // [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all the same, its

@@ -60,8 +60,8 @@ func newAlone(client *clientv3.Client, name string, of use, opts []SessionOption
 // [Mutex.Context] gives a context that ends with the hold.
 //
 // ctx bounds the wait only: a hold outlives it. Uncontended it is one request to etcd. After an
-// error the caller does not hold the lock, and nothing is left behind that could block other
-// contenders: a key that may exist is removed in the background. The error is, by errors.Is,
+// error the caller does not hold the lock; a key that may exist is removed in the background, or
+// goes with its lease. The error is, by errors.Is,
 //   - the cause of ctx and ctx.Err() if ctx ended, or context.DeadlineExceeded if the time of
 //     [WithAcquireTimeout] is over; it wraps a [*LockedError] if another contender held the lock
 //     then, and [ErrUnavailable] with the reason if etcd was not answering;
@@ -497,10 +497,10 @@ func NewRWMutex(client *clientv3.Client, name string, opts ...SessionOption) (*R
 // it calls Unlock on the Hold, and [Hold.Context] gives a context that ends with it.
 //
 // ctx bounds the wait only: the Hold outlives it. Uncontended it is one request to etcd, or none
-// beside other readers of the Session. After an error there is no Hold, and nothing is left behind
-// that could block other contenders. The errors are as for [Mutex.Lock]: [ErrDeadlock] comes at
-// once if ctx comes from a hold of this name in this Session. With [WithReentrancy] RLock nests in
-// a read: its Hold ends with the outer one, and each Hold needs its Unlock.
+// beside other readers of the Session. After an error there is no Hold. The errors, and what is
+// true after them, are as for [Mutex.Lock]: [ErrDeadlock] comes at once if ctx comes from a hold of
+// this name in this Session. With [WithReentrancy] RLock nests in a read: its Hold ends with the
+// outer one, and each Hold needs its Unlock.
 //
 // Readers of a Session that wait share a place in line, with the [WithOwner] of the first.
 func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
@@ -605,9 +605,8 @@ func NewSemaphore(
 // once, and [Hold.Context] gives a context that ends with it.
 //
 // n must be 1 to the limit, or it is an error at once. ctx bounds the wait only. With permits free
-// it is one request to etcd. After an error there is no Hold, and nothing is left behind that could
-// block other contenders. The errors are as for [Mutex.Lock], but a ctx that comes from permits is
-// no [ErrDeadlock].
+// it is one request to etcd. After an error there is no Hold. The errors, and what is true after
+// them, are as for [Mutex.Lock], but a ctx that comes from permits is no [ErrDeadlock].
 //
 // A caller that has permits of the name waits in line as any other. It may wait for ever: for
 // holders that wait for more permits, too, or behind a contender that waits for the caller's own.

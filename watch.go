@@ -96,9 +96,9 @@ func (c Contender) label() string {
 // Of several holders (readers, or permits) it yields the first in line. A holder that changes its
 // Info is yielded again, and so is one whose hold is over while the name stays taken
 // (Contender.Until). A [Recall] is no change. Changes that follow each other closely may be
-// skipped, but never reordered, and the last one always comes: within milliseconds, or about two
-// seconds later if an event was lost. What it yields was true a moment ago: only the holder itself
-// can be certain.
+// skipped, but never reordered, and the last one always comes: within milliseconds, about two
+// seconds later if an event was lost, or once etcd answers. What it yields was true a moment ago:
+// only the holder itself can be certain.
 //
 // It goes on through lost watches, compactions, members that are cut off, and an etcd that is away
 // or was restored. It ends with ctx, without an error; when the loop breaks; or after one error,
@@ -284,7 +284,7 @@ func (r RecallRequest) line(id string) (line.Recall, error) {
 }
 
 // Recall asks the holder c to give the lock back. Unlike [Break] it takes nothing away: the key of
-// c stays until c itself unlocks, so no two hold at any time.
+// c stays until c itself unlocks, or its lease ends, so no two hold at a time.
 //
 // It returns nil if the request is written, if an earlier request has as short a grace, and if c is
 // gone, now or already. It returns [ErrNotRecallable] if c does not listen (it has no [WithRecall],

@@ -233,7 +233,7 @@ func accept(ctx context.Context, s *etcdlock.Session, name string,
 	return err == nil, err
 }
 
-// finish runs a job once, however often the queue delivers it.
+// finish runs a job unless it has come to its end before, however often the queue delivers it.
 func finish(ctx context.Context, client *clientv3.Client, s *etcdlock.Session, name, id string,
 	run func(ctx context.Context) error,
 ) error {

@@ -186,6 +186,22 @@ func TestThePagesNameWhatExists(t *testing.T) {
 	}
 }
 
+// Each promise names a row of the proof or a test, and each row that it names is there.
+func TestEachPromiseNamesWhatShowsIt(t *testing.T) {
+	_, section, found := strings.Cut(docs(t)["docs/promises.md"], "\n## What you may rely on\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	proof := sources(t, "internal/faults/README.md")
+	promises := strings.Split(section, "\n- **")[1:]
+	require.Greater(t, len(promises), 15)
+	for _, promise := range promises {
+		require.Regexp(t, "`Test[A-Z]|\\b[Rr]ows? S\\d", promise)
+		for _, row := range regexp.MustCompile(`\bS\d+\b`).FindAllString(promise, -1) {
+			require.Contains(t, proof, "\n| "+row+" |", promise)
+		}
+	}
+}
+
 // A row of a table is one line: a line break in it ends the table.
 func TestTheRowsOfThePagesAreWhole(t *testing.T) {
 	for page, text := range docs(t) {
