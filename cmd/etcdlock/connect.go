@@ -41,7 +41,7 @@ func (c *connection) flags(root *cobra.Command) {
 	f.DurationVar(&c.commandTimeout, "command-timeout", 5*time.Second,
 		"how long to wait for etcd's answer; not for run")
 	f.DurationVar(&c.pingEvery, "keepalive-time", 2*time.Second,
-		"test a connection after this much silence")
+		"ping after this much silence, 10s at least")
 	f.DurationVar(&c.pingTimeout, "keepalive-timeout", 6*time.Second,
 		"close a connection that fails it this long")
 	for _, name := range []string{"cacert", "cert", "key"} {
