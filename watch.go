@@ -16,7 +16,9 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/follow"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/hold"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -151,8 +153,9 @@ func followHolder(
 		before := last
 		last = seen
 		return before != nil && seen.Is(before) || yield(firstOf(name, seen), nil)
-	}}
+	}, Failed: attempt.Fallen}
 	if err := f.Run(ctx); err != nil {
+		guard.Rethrow(err)
 		yield(Contender{}, failed("watch the holder of", name, err))
 	}
 }

@@ -43,8 +43,8 @@ func TestNothingIsUsedAgainstTheDirection(t *testing.T) {
 // that it may import.
 var imports = map[string][]string{
 	"etcd":           {"etcd/attempt", "etcd/keepalive", "guard", "line", "ticket"},
-	"etcd/attempt":   nil,
-	"etcd/keepalive": {"etcd/attempt"},
+	"etcd/attempt":   {"guard"},
+	"etcd/keepalive": {"etcd/attempt", "guard"},
 	"events":         nil,
 	"follow":         {"etcd", "etcd/attempt", "line", "recheck", "ticket"},
 	"guard":          nil,

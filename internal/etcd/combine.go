@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/guard"
 )
 
 const (
@@ -223,12 +224,34 @@ func (b *combiner) takeLocked() *combined {
 
 // carry sends a combined transaction, and then what waits, until nothing does. (A goroutine for
 // each would have its stack grow each time.)
+//
+// The Fall of the user's code is the answer to each part, and what waits is sent all the same.
 func (b *combiner) carry(of *combined) {
+	defer func() {
+		if of == nil {
+			return
+		}
+		if of = b.next(); of != nil { // the user's code has ended this goroutine
+			go b.carry(of)
+		}
+	}()
 	for ; of != nil; of = b.next() {
-		b.carryOne(of)
-		close(of.done)
-		of.end()
+		guard.Catch(func() { b.carryOne(of) }, of.over)
 	}
+}
+
+// over notes that a transaction was answered, or the Fall of the user's code in it.
+func (of *combined) over(fall *guard.Fall) {
+	if fall != nil {
+		of.parts[0].conn.listener.Fell(fall)
+		of.copies = true // as far as is known
+		for _, p := range of.parts {
+			p.err = fall
+			p.read.copies = true
+		}
+	}
+	close(of.done)
+	of.end()
 }
 
 // carryOne sends a combined transaction, and notes what etcd has answered to its parts.
@@ -245,6 +268,7 @@ func (b *combiner) carryOne(of *combined) {
 		return
 	case 1:
 		p := of.parts[0]
+		p.r.own = true // carry catches a Fall
 		p.read, p.err = p.conn.send(call, p.r)
 		p.read.copies = call.asked.Load()
 		return

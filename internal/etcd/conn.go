@@ -41,6 +41,9 @@ type Listener interface {
 
 	// Unreadable says once that the user may not read a key.
 	Unreadable(key string, err error)
+
+	// Fell says that the user's code has fallen in a request.
+	Fell(fall *guard.Fall)
 }
 
 // A Conn is the connection of a Session with etcd.
@@ -213,8 +216,27 @@ func (c *Conn) judge(read Reading, err error, sent sending) (Reading, error) {
 	return read, nil
 }
 
+// apart calls f, which runs the user's code, by guard.Apart. The listener is told of its Fall: the
+// error may reach no call.
+func apart[R any](c *Conn, f func() (R, error)) (R, error) {
+	r, err := guard.Apart(f)
+	if fall := guard.FallIn(err); fall != nil {
+		c.listener.Fell(fall)
+	}
+	return r, err
+}
+
+// sendApart sends a Request once, in a goroutine of its own.
+func (c *Conn) sendApart(ctx context.Context, r Request) (Reading, error) {
+	r.own = true
+	return apart(c, func() (Reading, error) { return c.send(ctx, r) })
+}
+
 // send sends a Request once.
 func (c *Conn) send(ctx context.Context, r Request) (Reading, error) {
+	if !r.own {
+		return c.sendApart(ctx, r)
+	}
 	if r.key != "" {
 		resp, err := c.client.Get(ctx, r.key, r.opts...)
 		all := (*pb.RangeResponse)(resp)
@@ -273,6 +295,11 @@ func (c *Conn) AttemptPast(ctx context.Context, r Request) (Reading, error) {
 	}
 	read, _, err := attempt.Do(ctx, c.Caller, &retry, attempt.ReadTimeout, ask)
 	return read, err
+}
+
+// ReadInCall is Read of a user's call, which ends if the user's code falls.
+func (c *Conn) ReadInCall(ctx context.Context, r Request) (Reading, error) {
+	return c.ReadBy(ctx, r, attempt.Backoff{}, attempt.Fallen)
 }
 
 // Read asks until it is answered, etcd refuses, or ctx ends.
@@ -369,8 +396,9 @@ func (c *Conn) ReadKeys(
 // times: each transaction here may be carried out any number of times. If there is no Else, a
 // repeat has Again in its place, which shows whether the first one was carried out.
 func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn) Outcome {
+	epoch, began, own := c.Epoch(), time.Now(), retry.Own
 	txn := func(ctx context.Context, again bool) (Reading, error) {
-		r := Request{Txn: t}
+		r := Request{Txn: t, own: own && !again}
 		if !again {
 			return c.combiner.ask(ctx, c, r)
 		}
@@ -379,7 +407,6 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 		}
 		return c.Ask(ctx, r)
 	}
-	epoch, began := c.Epoch(), time.Now()
 	read, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, txn)
 	prompt := err == nil && time.Since(began) <= c.Timeout
 	answer := ticket.Answer{Copies: read.copies || several, Succeeded: read.Holds,
@@ -407,7 +434,9 @@ func (c *Conn) Grant(
 ) (Grant, error) {
 	grant := func(ctx context.Context, _ bool) (Grant, error) {
 		sent, epoch := time.Now(), c.Epoch()
-		resp, err := c.client.Grant(ctx, int64(ttl/time.Second))
+		resp, err := apart(c, func() (*clientv3.LeaseGrantResponse, error) {
+			return c.client.Grant(ctx, int64(ttl/time.Second))
+		})
 		if err != nil {
 			return Grant{}, err
 		}
@@ -422,7 +451,9 @@ func (c *Conn) Grant(
 // given back.
 func (c *Conn) Revoke(ctx context.Context, retry *attempt.Backoff, id clientv3.LeaseID) error {
 	revoke := func(ctx context.Context, _ bool) (*clientv3.LeaseRevokeResponse, error) {
-		return c.client.Revoke(ctx, id)
+		return apart(c, func() (*clientv3.LeaseRevokeResponse, error) {
+			return c.client.Revoke(ctx, id)
+		})
 	}
 	_, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, revoke)
 	if attempt.Is(err, rpctypes.ErrLeaseNotFound) {
@@ -445,7 +476,9 @@ func (c *Conn) Lifetime(
 ) (Lifetime, error) {
 	epoch := c.Epoch()
 	revision := epoch.Revision()
-	resp, err := c.client.TimeToLive(ctx, id, opts...)
+	resp, err := apart(c, func() (*clientv3.LeaseTimeToLiveResponse, error) {
+		return c.client.TimeToLive(ctx, id, opts...)
+	})
 	if err != nil {
 		return Lifetime{}, err
 	}

@@ -36,6 +36,7 @@ func (l *told) SetBackLocked(ended, _ *Epoch) {
 func (l *told) Unavailable(error, time.Duration) {}
 func (l *told) Limited(most int)                 { l.limits = append(l.limits, most) }
 func (l *told) Unreadable(key string, _ error)   { l.unreadable = append(l.unreadable, key) }
+func (l *told) Fell(*guard.Fall)                 {}
 
 func (l *told) Uncombined(error) { l.uncombined++ }
 

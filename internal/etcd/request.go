@@ -19,6 +19,8 @@ type Request struct {
 	opts []clientv3.OpOption
 
 	ticket.Txn // if there is no key
+
+	own bool // it is sent in the goroutine of its sender, and not apart
 }
 
 // Range reads a range.

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -17,6 +18,7 @@ type Watch struct {
 	c       *Conn
 	on      int64 // the name of its stream
 	created bool  // etcd has answered
+	fell    error // the Fall of the user's code, as the watch began
 	unlink  func() bool
 	uncount func()
 	end     context.CancelFunc
@@ -26,7 +28,7 @@ type Watch struct {
 type Notice struct {
 	Kind   NoticeKind
 	Events []*clientv3.Event
-	Err    error // why the watch has ended, nil if etcd has not said so
+	Err    error // why the watch has ended, nil if neither etcd nor a Fall has said so
 }
 
 // A NoticeKind is a kind of Notice.
@@ -51,7 +53,7 @@ const (
 // moved, an open stream still leads to the old cluster. A later read shows which of the two counts,
 // and the next watch is on another stream.
 func (w *Watch) Notice(answer clientv3.WatchResponse, open bool) Notice {
-	err := answer.Err()
+	err := cmp.Or(answer.Err(), w.fell)
 	switch {
 	case !open || err != nil:
 		w.c.stream.fails(w.on, err)
@@ -101,12 +103,17 @@ func (c *Conn) Watch(
 	remains := func() time.Duration { // etcd may have become faster since
 		return c.WatchTimeout(before) - time.Since(started)
 	}
-	begun := make(chan clientv3.WatchChan) // without a buffer: both sides know whether it was received
+	begun := make(chan begin) // without a buffer: both sides know whether it was received
 	c.tasks.Go(func() {
 		defer context.AfterFunc(c.ctx, end)()
-		watch := c.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...)
+		watch, err := apart(c, func() (clientv3.WatchChan, error) {
+			return c.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...), nil
+		})
+		if err != nil {
+			watch = none
+		}
 		select {
-		case begun <- watch:
+		case begun <- begin{watch, err}:
 		case <-ctx.Done():
 			end()
 		}
@@ -115,8 +122,8 @@ func (c *Conn) Watch(
 	defer look.Stop()
 	for open := false; !open; {
 		select {
-		case w.Answers = <-begun:
-			open = true
+		case b := <-begun:
+			w.Answers, w.fell, open = b.answers, b.fell, true
 		case <-ctx.Done():
 			time.AfterFunc(remains(), end)
 			w.end = nil // the goroutine ends it once etcd has answered
@@ -144,6 +151,12 @@ func (c *Conn) Watch(
 	}
 	w.unlink = context.AfterFunc(ctx, end)
 	return w
+}
+
+// A begin is how a watch has begun: with a Fall there are no answers.
+type begin struct {
+	answers clientv3.WatchChan
+	fell    error
 }
 
 // none are the Answers of a Watch that was not begun.

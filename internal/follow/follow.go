@@ -52,6 +52,10 @@ type Follower struct {
 	News   <-chan struct{} // asks GoesOn; nil if nothing does
 	GoesOn func() bool     // reports whether Run goes on, before each read, too; nil if it always does
 
+	// Failed is told of errors that retrying may fix. Run ends with the error that it returns. It may
+	// be nil.
+	Failed func(error) error
+
 	Rest time.Duration // from a departure to the read that follows; See may change it
 
 	broken attempt.Backoff // of watches
@@ -72,11 +76,19 @@ func (f *Follower) Run(ctx context.Context) error {
 		case !f.See(&seen):
 			return nil
 		}
-		if !f.wait(ctx, asking, &seen) {
-			return nil
+		if goesOn, err := f.wait(ctx, asking, &seen); !goesOn {
+			return err
 		}
 	}
 	return nil
+}
+
+// failed tells Failed of an error, if there is one, and returns that with which Run ends.
+func (f *Follower) failed(err error) error {
+	if err == nil || f.Failed == nil {
+		return nil
+	}
+	return f.Failed(err)
 }
 
 // goesOn reports whether Run goes on.
@@ -97,8 +109,8 @@ func answered(ctx context.Context) (context.Context, context.CancelFunc) {
 func (f *Follower) look(ctx context.Context) (Snapshot, error) {
 	for n := int64(fewOldest); ; {
 		oldest := clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
-		read, err := f.Conn.Read(ctx, etcd.Range(line.Prefix(f.Name),
-			clientv3.WithPrefix(), clientv3.WithLimit(n), oldest))
+		read, err := f.Conn.ReadBy(ctx, etcd.Range(line.Prefix(f.Name),
+			clientv3.WithPrefix(), clientv3.WithLimit(n), oldest), attempt.Backoff{}, f.Failed)
 		if err != nil {
 			return Snapshot{}, err
 		}
@@ -113,9 +125,9 @@ func (f *Follower) look(ctx context.Context) (Snapshot, error) {
 }
 
 // wait returns when the line is to be read again: a holder has gone or, if there is none, a
-// contender may have come; or the watch has failed, after a pause. It returns false if Run is over.
-// asking is ctx for its requests.
-func (f *Follower) wait(ctx, asking context.Context, seen *Snapshot) (goesOn bool) {
+// contender may have come; or the watch has failed, after a pause. It returns false if Run is over,
+// with the error of Run. asking is ctx for its requests.
+func (f *Follower) wait(ctx, asking context.Context, seen *Snapshot) (goesOn bool, err error) {
 	key, opts := seen.watched()
 	watch := f.Conn.Watch(ctx, &f.broken, key, opts...)
 	defer watch.Stop()
@@ -125,28 +137,33 @@ func (f *Follower) wait(ctx, asking context.Context, seen *Snapshot) (goesOn boo
 	for {
 		select {
 		case <-ctx.Done():
-			return false
+			return false, nil
 		case <-f.News:
 			if !f.goesOn(ctx) {
-				return false
+				return false, nil
 			}
 		case answer, open := <-watch.Answers:
 			n := watch.Notice(answer, open)
 			switch {
 			case n.Kind == etcd.Ended:
+				if err := f.failed(n.Err); err != nil {
+					return false, err
+				}
 				_ = f.broken.Wait(ctx, f.Conn.Caller) // the caller asks ctx itself
-				return true
+				return true, nil
 			case seen.changedBy(n.Events):
 				f.rest(ctx)
-				return true
+				return true, nil
 			}
 			f.broken.Reset()
 		case <-again.C:
-			switch {
-			case !f.stands(asking, seen):
-				return true
+			switch stands, err := f.stands(asking, seen); {
+			case err != nil:
+				return false, err
+			case !stands:
+				return true, nil
 			case !f.See(seen):
-				return false
+				return false, nil
 			}
 			again.Reset(f.recheckAfter(relied, seen))
 		}
@@ -185,17 +202,17 @@ func (f *Follower) recheckAfter(relied time.Time, seen *Snapshot) time.Duration 
 // due, since the events of a member that is back may be there already.
 //
 // While there is no holder it reads a few of the keys that are newer than seen. If none of these
-// may stand in line, seen is as of now.
+// may stand in line, seen is as of now. An error is that of Failed.
 //
 // Do not compare that there are none: beside nested names in use there always are some.
 // (TestWatchHolderOfAFreeNameReadsNoNestedNames.)
-func (f *Follower) stands(ctx context.Context, seen *Snapshot) bool {
+func (f *Follower) stands(ctx context.Context, seen *Snapshot) (bool, error) {
 	var free bool
 	var ask clientv3.Op
 	ifs, compares := seen.unchanged()
 	switch {
 	case f.All && !compares:
-		return false
+		return false, nil
 	case f.All:
 		ask = ticket.CountBelow(f.Name)
 	case compares:
@@ -208,16 +225,16 @@ func (f *Follower) stands(ctx context.Context, seen *Snapshot) bool {
 	bounded, cancel := context.WithTimeout(ctx, f.Conn.Seldom(recheck.Least))
 	defer cancel()
 	read, err := f.Conn.Attempt(bounded, etcd.Ranges(ifs, ask))
-	if err != nil {
-		return !attempt.Refused(err) && !f.Conn.Closed() // if it stays so look says it
+	if err != nil { // if it stays so look says it
+		return !attempt.Refused(err) && !f.Conn.Closed(), f.failed(err)
 	}
 	if !read.Holds || seen.epoch != f.Conn.Epoch() ||
 		free && !line.NoneBut("", f.Name, read.Ranges[0]) {
-		return false
+		return false, nil
 	}
 	seen.Revision = max(seen.Revision, read.Header.GetRevision())
 	if f.All {
 		seen.Keys = int(read.Ranges[0].GetCount())
 	}
-	return true
+	return true, nil
 }

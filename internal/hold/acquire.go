@@ -2,6 +2,7 @@ package hold
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -35,17 +37,38 @@ func (c *claim) lock(ctx context.Context) (*Hold, context.Context, error) {
 			err = errs.NotRun(err)
 		}
 		if hooks.GaveUp != nil {
-			for _, o := range c.all {
-				report(&o.m.s.hooks, hooks.GaveUp, ctx,
-					GaveUp{o.m.name, time.Since(began), o.ahead, err})
-			}
+			c.reportGaveUp(ctx, err)
 		}
+		guard.Rethrow(err)
 		return nil, nil, err
 	}
 	if hooks.Start != nil {
-		ctx = hooks.holds(ctx, h.waited())
+		ctx = c.tellHolds(ctx, h)
 	}
 	return h, ctx, nil
+}
+
+// tellHolds tells the Trace at once that h has begun, of the call with ctx. If the user's code ends
+// the goroutine h is released: its caller never gets it.
+func (c *claim) tellHolds(ctx context.Context, h *Hold) context.Context {
+	told := false
+	defer func() {
+		if !told {
+			got := Handle{Lock: c.m, Hold: h}
+			_ = got.Unlock(context.WithoutCancel(ctx))
+		}
+	}()
+	ctx = c.m.cfg.Hooks.holds(ctx, h.waited())
+	told = true
+	return ctx
+}
+
+// reportGaveUp reports to Trace that the call with ctx got no hold.
+func (c *claim) reportGaveUp(ctx context.Context, err error) {
+	for _, o := range c.all {
+		report(&o.m.s.hooks, o.m.cfg.Hooks.GaveUp, ctx,
+			GaveUp{o.m.name, time.Since(o.started), o.ahead, err})
+	}
 }
 
 // event is c as the Trace is told that it begins.
@@ -126,7 +149,13 @@ func (c *claim) fallOut() {
 	c.leavePlacesLocked(false)
 	c.m.s.mu.Unlock()
 	_, _ = c.leave()
+	if c.m.cfg.Hooks.GaveUp != nil {
+		c.reportGaveUp(c.caller, errs.Failed("lock", c.m.name, errFallen))
+	}
 }
+
+// errFallen is why a call got no hold whose request has not returned.
+var errFallen = errors.New("a request did not return")
 
 // retreat gives up the places after an attempt that has failed. It returns nil, after a pause, if
 // the call takes new ones. Otherwise it passes the turns on, and returns the error of the call.
@@ -325,7 +354,7 @@ func (c *claim) advance(ctx context.Context, placed bool) (*Hold, error) {
 // keys may be there or not.
 func (c *claim) put(ctx context.Context) (*Hold, error) {
 	keys, values := c.keys, make([]string, len(c.all))
-	retry := attempt.Backoff{Policy: attempt.Put}
+	retry := attempt.Backoff{Policy: attempt.Put, Own: true}
 	for {
 		if ctx.Err() != nil {
 			return nil, attempt.Cause(ctx)
@@ -393,7 +422,7 @@ func (c *claim) retryPut(ctx context.Context, err error, retry *attempt.Backoff)
 		l.EndRevokedLocked(err)
 		s.mu.Unlock()
 		return queue.ErrAnew
-	case attempt.Refused(err):
+	case attempt.Refused(err), attempt.Fallen(err) != nil:
 		return err
 	case s.etcd.Closed():
 		return attempt.ErrClientClosed

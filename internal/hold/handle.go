@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
 )
@@ -138,6 +139,7 @@ func setInfo(ctx context.Context, name, info string, holds []*Hold) error {
 	if err == nil {
 		return nil
 	}
+	guard.Rethrow(err)
 	h.m.s.mu.Lock()
 	over := h.goesOnLocked()
 	h.m.s.mu.Unlock()

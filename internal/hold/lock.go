@@ -207,6 +207,7 @@ func (m *Lock) Close(ctx context.Context) error {
 	m.closingErr = err
 	close(m.closing)
 	m.closing = nil
+	guard.Rethrow(err)
 	return err
 }
 
@@ -291,7 +292,11 @@ func (m *Lock) free(ctx context.Context, given *place) error {
 			left = append(left, o.place)
 		}
 		r, loss := h.free(false)
-		if err := r.send(ctx, loss); errors.Is(err, errs.Unconfirmed) {
+		_, err := guard.Apart(func() (none struct{}, err error) { return none, r.send(ctx, loss) })
+		switch {
+		case guard.FallIn(err) != nil: // it goes on once all are freed
+			failure = errs.Failed("unlock", m.name, errs.Unconfirmed, err)
+		case errors.Is(err, errs.Unconfirmed):
 			failure = err
 		}
 	}

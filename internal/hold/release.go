@@ -11,6 +11,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -134,7 +135,7 @@ func (r *release) send(ctx context.Context, otherwise error) error {
 		begun, loss := r.h.free(true)
 		return begun.send(ctx, loss)
 	}
-	s, retry := r.h.m.s, attempt.Backoff{Policy: attempt.Urgent}
+	s, retry := r.h.m.s, attempt.Backoff{Policy: attempt.Urgent, Own: true}
 	ctx, cancel := sendContext(ctx, s)
 	defer func() {
 		cancel()
@@ -148,7 +149,8 @@ func (r *release) send(ctx context.Context, otherwise error) error {
 		var untold []error
 		if done.Err != nil {
 			// Called without mu: ctx may come from a hold of the Session, whose Err locks mu.
-			final = attempt.Refused(done.Err) || ctx.Err() != nil || s.etcd.Closed()
+			final = attempt.Refused(done.Err) || ctx.Err() != nil || s.etcd.Closed() ||
+				attempt.Fallen(done.Err) != nil
 			untold = whyUntold(ctx, done.Err)
 		}
 		switch verdict, err := r.answered(done, final, untold); verdict {
@@ -159,6 +161,9 @@ func (r *release) send(ctx context.Context, otherwise error) error {
 				return err
 			}
 		default:
+			if err != nil {
+				guard.Rethrow(done.Err)
+			}
 			return err
 		}
 	}

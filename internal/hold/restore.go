@@ -74,6 +74,11 @@ func (l *listener) Unreadable(key string, err error) {
 	(*Session)(l).log(slog.LevelWarn, "a key cannot be looked at", "key", key, "error", err)
 }
 
+// Fell is as in etcd.Listener.
+func (l *listener) Fell(fall *guard.Fall) {
+	(*Session)(l).log(slog.LevelError, "a request did not return", "error", fall)
+}
+
 // LinesLocked is as in queue.Lines.
 func (l *listener) LinesLocked(yield func(*queue.Line) bool) {
 	for _, n := range l.lines {

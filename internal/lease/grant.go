@@ -71,7 +71,7 @@ func (p *Pool) Take(ctx context.Context, take func() bool) (failure, err error) 
 		case failed == nil:
 		case p.etcd.Closed():
 			return failure, attempt.ErrClientClosed
-		case attempt.Refused(failed):
+		case attempt.Refused(failed) || attempt.Fallen(failed) != nil:
 			return failure, failed
 		}
 	}
@@ -91,7 +91,7 @@ func (p *Pool) grantLease(g *grant) {
 		p.mu.Lock()
 		g.err = err
 		p.mu.Unlock()
-		if !attempt.Refused(err) && !p.etcd.Closed() {
+		if !attempt.Refused(err) && !p.etcd.Closed() && attempt.Fallen(err) == nil {
 			_ = p.retry.Wait(p.ctx, p.etcd.Caller) // the callers see p.ctx's end themselves
 		}
 	} else {

@@ -139,6 +139,7 @@ func (deaf) Unavailable(error, time.Duration) {}
 func (deaf) Limited(int)                      {}
 func (deaf) Uncombined(error)                 {}
 func (deaf) Unreadable(string, error)         {}
+func (deaf) Fell(*guard.Fall)                 {}
 func (deaf) StreamSilent()                    {}
 
 // The trust is over by the clock, and no timer has run yet, as after a pause of the process. An

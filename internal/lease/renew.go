@@ -29,7 +29,7 @@ type renewal struct {
 // etcd says about the lease. A stream that has answered before ends when its member stops, or with
 // its token.
 func streamIsOver(err error) bool {
-	return errors.Is(err, keepalive.ErrStreamEnded) &&
+	return errors.Is(err, keepalive.ErrStreamEnded) && attempt.Fallen(err) == nil &&
 		(!attempt.Refused(err) || etcd.IsOfToken(err))
 }
 

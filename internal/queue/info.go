@@ -30,7 +30,7 @@ type change struct {
 func SetInfo(ctx context.Context, places []*Place, info string, whole func() error) error {
 	a := places[0].Account
 	c := &change{account: a, places: places, info: info, whole: whole}
-	err := a.keys.etcd.ReadKeys(ctx, keysOf(places), a.keys.etcd.Read, func(part etcd.Part) {
+	err := a.keys.etcd.ReadKeys(ctx, keysOf(places), a.keys.etcd.ReadInCall, func(part etcd.Part) {
 		c.read = append(c.read, part.Entries...)
 	})
 	if err != nil {
@@ -52,7 +52,7 @@ func SetInfo(ctx context.Context, places []*Place, info string, whole func() err
 			for i, p := range places {
 				c.read[i], _ = line.Find(answer.Read[i].GetKvs(), p.Ticket.Key)
 			}
-		case attempt.Refused(done.Err) || a.keys.etcd.Closed():
+		case attempt.Refused(done.Err) || a.keys.etcd.Closed() || attempt.Fallen(done.Err) != nil:
 			return done.Err
 		default:
 			if retry.Wait(ctx, a.keys.etcd.Caller) != nil {

@@ -118,15 +118,15 @@ func (c *Waiter) readAhead(
 	}
 	if at != 0 {
 		past := request(clientv3.WithRev(at), clientv3.WithSerializable())
-		if read, err := p.keys.etcd.AttemptPast(ctx, past); err == nil {
-			return read, nil
+		if read, err := p.keys.etcd.AttemptPast(ctx, past); err == nil || attempt.Fallen(err) != nil {
+			return read, err
 		}
 	}
 	return c.readFor(ctx, p, request(), attempt.Backoff{})
 }
 
 // readFor reads for c, which waits at p, until it is answered, and gives up when the lease or the
-// key is gone.
+// key is gone, or the user's code falls.
 func (c *Waiter) readFor(
 	ctx context.Context, p *Place, r etcd.Request, retry attempt.Backoff,
 ) (etcd.Reading, error) {
@@ -135,7 +135,7 @@ func (c *Waiter) readFor(
 		if p.isGone() || p.Lease.IsDead() {
 			return ErrAnew
 		}
-		return nil
+		return attempt.Fallen(err)
 	})
 	if err == nil {
 		c.LastErr = nil

@@ -131,3 +131,4 @@ func (s *session) Uncombined(error)                 {}
 func (s *session) Unavailable(error, time.Duration) {}
 func (s *session) Limited(int)                      {}
 func (s *session) Unreadable(string, error)         {}
+func (s *session) Fell(*guard.Fall)                 {}

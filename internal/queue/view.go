@@ -86,7 +86,7 @@ type view struct {
 	due     time.Time // when the line is to be read again
 	needed  time.Time // when it last was
 	err     error     // of the last read, nil once one was answered
-	refusal error     // why it is over, as the next would be: etcd's, or errTooLong
+	refusal error     // why it is over, as the next would be: etcd's, errTooLong, or a Fall
 }
 
 // isOverLocked reports whether v is over. One from before a set-back is.
@@ -143,6 +143,9 @@ func (v *view) follow(broken *attempt.Backoff) {
 			case etcd.Events:
 				v.apply(n.Events)
 			case etcd.Ended:
+				if attempt.Fallen(n.Err) != nil {
+					v.refuse(n.Err)
+				}
 				return // run reads the line, which shows which cluster counts
 			}
 		case <-tick.C:
@@ -367,12 +370,8 @@ func (v *view) readLine(watched bool) (goesOn bool) {
 	switch {
 	case err == nil:
 		v.answeredLocked()
-	case attempt.Refused(err) || err == attempt.ErrClientClosed:
-		v.refusal = err
-		if v.partial && !v.isOverLocked() {
-			v.line.local.RefuseLocked(err) // they would wait for a view that is not to come
-		}
-		v.endLocked() // it wakes the waiter of now, and affects none that comes later
+	case attempt.Refused(err) || err == attempt.ErrClientClosed || attempt.Fallen(err) != nil:
+		v.refuseLocked(err)
 	}
 	if err != nil || v.isOverLocked() || !v.readLocked(keys, read.Header.GetRevision()) {
 		return false
@@ -383,6 +382,22 @@ func (v *view) readLine(watched bool) (goesOn bool) {
 		v.line.local.MarkLocked()
 	}
 	return true
+}
+
+// refuse is refuseLocked.
+func (v *view) refuse(err error) {
+	v.line.keys.mu.Lock()
+	defer v.line.keys.mu.Unlock()
+	v.refuseLocked(err)
+}
+
+// refuseLocked ends the view for an error that also ends the calls that wait by it.
+func (v *view) refuseLocked(err error) {
+	v.refusal = err
+	if v.partial && !v.isOverLocked() {
+		v.line.local.RefuseLocked(err) // they would wait for a view that is not to come
+	}
+	v.endLocked() // it wakes the waiter of now, and affects none that comes later
 }
 
 // readLocked brings the view up to date by the keys that a read of the line has shown at a
@@ -424,7 +439,8 @@ func (v *view) readKeys(opts ...clientv3.OpOption) (etcd.Reading, error) {
 	return v.line.keys.etcd.ReadBy(v.ctx, keys, attempt.Backoff{}, v.failed)
 }
 
-// failed notes why a read was not answered. It returns an error if the view is not needed.
+// failed notes why a read was not answered. It returns an error if the view is not needed, or the
+// user's code has fallen.
 func (v *view) failed(err error) error {
 	v.line.keys.mu.Lock()
 	defer v.line.keys.mu.Unlock()
@@ -433,7 +449,7 @@ func (v *view) failed(err error) error {
 	if v.idleLocked() {
 		return err
 	}
-	return nil
+	return attempt.Fallen(err)
 }
 
 // answeredLocked notes that a read was answered.
@@ -475,7 +491,11 @@ func (v *view) isAsKnown() bool {
 	}
 	k.mu.Unlock()
 	read, err := k.etcd.ReadBy(v.ctx, etcd.Ranges(ifs, ask...), attempt.Backoff{}, v.failed)
-	if err != nil {
+	switch {
+	case attempt.Fallen(err) != nil:
+		v.refuse(err)
+		return true // the view is over
+	case err != nil:
 		return false
 	}
 	k.mu.Lock()

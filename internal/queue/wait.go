@@ -206,11 +206,12 @@ type notice struct {
 	keys []string // that were deleted
 	at   int64    // the revision of the last of these
 	late bool     // the watch has not begun in time
+	fell error    // the Fall of the user's code, as the watch began
 }
 
 // noticeOf is what n says to p's waiter.
 func noticeOf(p *Place, n etcd.Notice) notice {
-	told := notice{kind: n.Kind}
+	told := notice{kind: n.Kind, fell: attempt.Fallen(n.Err)}
 	for _, event := range n.Events {
 		at := event.Kv.GetModRevision()
 		if event.Type == clientv3.EventTypeDelete && p.counts(at) {
@@ -263,11 +264,13 @@ func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt
 	defer func() { checking.end() }()
 	for {
 		next, at, counted := keepWaiting, int64(0), 0
+		var told notice
 		select {
 		case answer, open := <-w.answers:
-			next, at = w.hear(noticeOf(p, w.judge(answer, open)), broken)
-		case n := <-w.notices:
-			next, at = w.hear(n, broken)
+			told = noticeOf(p, w.judge(answer, open))
+			next, at = w.hear(told, broken)
+		case told = <-w.notices:
+			next, at = w.hear(told, broken)
 		case <-recheck.C:
 			next, counted = w.due, length
 		case r := <-checking.answer:
@@ -320,6 +323,9 @@ func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt
 			relies()
 		case rewatch:
 			checking.end()
+			if told.fell != nil {
+				return told.fell
+			}
 			if err := broken.Wait(ctx, p.keys.etcd.Caller); err != nil {
 				return err
 			}

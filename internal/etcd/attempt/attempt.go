@@ -17,6 +17,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+
+	"github.com/etcdlock/etcdlock/internal/guard"
 )
 
 // Patience is how many times its timeout an attempt waits in all: 10 s for a TTL of 6 s and more.
@@ -147,6 +149,7 @@ func Do[R any](
 		if retry.unanswered > 0 && c.Several() {
 			c.link.with(func(*limiter, time.Time) { a.sendLocked(1, true) })
 		}
+		err = errFallen // until f has returned
 		r, err = f(a.ctx, false)
 	}
 	if err == nil {
@@ -159,6 +162,12 @@ func Do[R any](
 	retry.note(err, c.Several())
 	return r, several, err
 }
+
+// errFallen is how an attempt has ended whose f has not returned: the user's code in it has fallen,
+// in the goroutine of its call.
+//
+// (Do not take that for an answer. etcd would count as fast, and as not silent.)
+var errFallen = errors.New("the request has not returned")
 
 // A flight is the record of an attempt.
 type flight struct {
@@ -281,11 +290,13 @@ func (a *flight) done(err error) (repeats int) {
 // its place if all the time has passed.
 func (a *flight) fails(ctx context.Context, err error) error {
 	late := a.ctx.Err() == context.DeadlineExceeded // cancelled if a repeat was answered
-	if late && ctx.Err() == nil && !errors.Is(err, ErrUnreachable) {
+	fallen := Fallen(err) != nil
+	if late && ctx.Err() == nil && !errors.Is(err, ErrUnreachable) && !fallen {
 		err = ErrNoAnswer
 	}
-	answered, overloaded, absent := Settles(err), Overloaded(err), Absent(err)
-	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	answered, overloaded, absent := Settles(err) && !fallen, Overloaded(err), Absent(err)
+	ended := fallen ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	a.c.link.with(func(m *limiter, now time.Time) {
 		if answered {
 			m.answered(a.window, a.sent, now)
@@ -310,7 +321,8 @@ func (a *flight) fails(ctx context.Context, err error) error {
 
 // Settles reports whether an answer with err ends an attempt.
 func Settles(err error) bool {
-	return err == nil || Refused(err) || Is(err, rpctypes.ErrLeaseNotFound)
+	return err == nil || Refused(err) || Is(err, rpctypes.ErrLeaseNotFound) ||
+		guard.FallIn(err) != nil
 }
 
 const (

@@ -39,6 +39,10 @@ type Backoff struct {
 	// a second if it is not set.
 	Most time.Duration
 
+	// Own says that the attempts are made in the goroutine of a user's call. The user's code runs
+	// there, and no other goroutine is needed for it.
+	Own bool
+
 	delay      time.Duration
 	unanswered int // attempts in a row that had no answer in time
 	overloads  int // attempts in a row that failed because etcd is overloaded

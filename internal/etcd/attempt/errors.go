@@ -10,6 +10,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/etcdlock/etcdlock/internal/guard"
 )
 
 // errBusy says that a request was not sent because etcd was still busy with earlier ones.
@@ -117,9 +119,10 @@ func answerIn(err error) (answer rpctypes.EtcdError, ok bool) {
 	return answer, false
 }
 
-// cutStatus extracts the text of a gRPC status, of the innermost one if they are nested.
+// cutStatus extracts the text of a gRPC status, of the innermost one if they are nested. What the
+// user's code has panicked with is no answer, whatever it is.
 func cutStatus(err error) (code, desc string, ok bool) {
-	if err == nil {
+	if err == nil || guard.FallIn(err) != nil {
 		return "", "", false
 	}
 	const prefix = "rpc error: code = "
@@ -175,7 +178,16 @@ func IsAnswer(err error) bool {
 		return false
 	}
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	return !ended && !Absent(err) && !Overloaded(err)
+	return !ended && !Absent(err) && !Overloaded(err) && guard.FallIn(err) == nil
+}
+
+// Fallen returns err if the user's code has fallen in the request, and nil otherwise. A call does
+// not repeat such a request. What no call waits for is repeated, as after any other error.
+func Fallen(err error) error {
+	if guard.FallIn(err) != nil {
+		return err
+	}
+	return nil
 }
 
 // NotApplied reports whether a write that failed with err is known to have changed nothing.

@@ -2,12 +2,15 @@ package attempt
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/connectivity"
+
+	"github.com/etcdlock/etcdlock/internal/guard"
 )
 
 const (
@@ -110,8 +113,13 @@ func (c *Caller) whyDisconnected(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
 	message := &pb.ResponseHeader{} // an empty one, of whatever kind
-	err := c.conn.Invoke(ctx, method, message, message)
-	if err == nil || ctx.Err() != nil {
+	_, err := guard.Apart(func() (none struct{}, err error) {
+		return none, c.conn.Invoke(ctx, method, message, message)
+	})
+	switch fall := guard.FallIn(err); {
+	case fall != nil:
+		err = errors.New(fall.What())
+	case err == nil || ctx.Err() != nil:
 		return ErrUnreachable // it is connected just now, or was cut short
 	}
 	reason = &unreachableError{err}

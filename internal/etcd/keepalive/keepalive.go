@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/guard"
 )
 
 // A Renewal is one attempt to renew.
@@ -181,29 +182,47 @@ func (s *Sender) Renew(ctx context.Context, r Renewal) (*pb.LeaseKeepAliveRespon
 }
 
 // run is the goroutine of a stream. It opens the stream, and passes on what comes on it until it
-// has ended.
+// has ended, also by a Fall of the user's code.
 func (c *client) run(on *stream) {
-	defer close(on.over)
-	defer c.with(func(k *streams) {
-		k.open = slices.DeleteFunc(k.open, func(o *stream) bool { return o == on })
-	})
-	rpc, err := on.open(on.ctx)
-	if err == nil {
-		var sending sync.WaitGroup
-		sending.Go(func() { c.send(on, rpc) })
-		defer sending.Wait() // failed has ended ctx
-	}
-	for err == nil {
-		var resp *pb.LeaseKeepAliveResponse
-		if resp, err = rpc.Recv(); err == nil {
-			c.with(func(k *streams) { k.answered(on, resp) })
+	var sending sync.WaitGroup
+	c.until(on, func() error {
+		rpc, err := on.open(on.ctx)
+		if err == nil {
+			sending.Go(func() { c.until(on, func() error { return c.send(on, rpc) }, func() {}) })
 		}
-	}
-	c.with(func(k *streams) { k.failed(on, err) })
+		for err == nil {
+			var resp *pb.LeaseKeepAliveResponse
+			if resp, err = rpc.Recv(); err == nil {
+				c.with(func(k *streams) { k.answered(on, resp) })
+			}
+		}
+		return err
+	}, func() {
+		sending.Wait() // the stream's ctx has ended
+		c.with(func(k *streams) {
+			k.open = slices.DeleteFunc(k.open, func(o *stream) bool { return o == on })
+		})
+		close(on.over)
+	})
+}
+
+// until calls f, which runs the user's code on a stream. The error of f, or its Fall, ends the
+// stream. Then until calls over.
+func (c *client) until(on *stream, f func() error, over func()) {
+	var err error
+	guard.Catch(func() { err = f() }, func(fall *guard.Fall) {
+		if fall != nil {
+			err = fall
+		}
+		if err != nil {
+			c.with(func(k *streams) { k.failed(on, err) })
+		}
+		over()
+	})
 }
 
 // send is the other goroutine of a stream: it sends the messages.
-func (c *client) send(on *stream, rpc rpc) {
+func (c *client) send(on *stream, rpc rpc) error {
 	for {
 		c.mu.Lock()
 		ids := on.unsent
@@ -211,13 +230,13 @@ func (c *client) send(on *stream, rpc rpc) {
 		c.mu.Unlock()
 		for _, id := range ids {
 			if rpc.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}) != nil {
-				return // Recv has the reason
+				return nil // Recv has the reason
 			}
 		}
 		select {
 		case <-on.more:
 		case <-on.ctx.Done():
-			return
+			return nil
 		}
 	}
 }
@@ -238,7 +257,9 @@ type single struct {
 func (o *single) Send(r *pb.LeaseKeepAliveRequest) error {
 	answered := make(chan answer, 1)
 	go func() { // ends with ctx
-		resp, err := o.renew(clientv3.LeaseID(r.ID))
+		resp, err := guard.Apart(func() (*pb.LeaseKeepAliveResponse, error) {
+			return o.renew(clientv3.LeaseID(r.ID))
+		})
 		answered <- answer{resp: resp, err: err}
 	}()
 	select {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -408,3 +409,63 @@ func TestTheRefusalOfOneLeaseIsNotThatOfOthers(t *testing.T) {
 
 // closeNow closes s, and waits for what that ends.
 func closeNow(s *Sender) { s.Close()(context.Background()) }
+
+// A fallible stream falls where the test says.
+type fallible struct {
+	*wire
+	fall map[string]func() // by method
+}
+
+func (f *fallible) Send(r *pb.LeaseKeepAliveRequest) error {
+	f.at("Send")
+	return f.wire.Send(r)
+}
+
+func (f *fallible) Recv() (*pb.LeaseKeepAliveResponse, error) {
+	resp, err := f.wire.Recv()
+	f.at("Recv")
+	return resp, err
+}
+
+func (f *fallible) at(method string) {
+	if fall := f.fall[method]; fall != nil {
+		fall()
+	}
+}
+
+// The user's code falls as a stream is opened, or in one of its methods. The renewals that are
+// under way fail at once, the next one is sent on another stream, and nothing is left of the first.
+func TestAStreamThatFallsFailsItsRenewals(t *testing.T) {
+	for how, fall := range map[string]func(){
+		"panic": func() { panic("boom") }, "Goexit": runtime.Goexit,
+	} {
+		for _, method := range []string{"open", "Send", "Recv"} {
+			t.Run(method+" "+how, func(t *testing.T) {
+				inWorld(t, func(t *testing.T, b *world) {
+					first := &fallible{fall: map[string]func(){method: fall}}
+					open := b.sender.open
+					b.sender.open = func(ctx context.Context) (rpc, error) {
+						b.sender.open = open
+						first.at("open")
+						opened, err := open(ctx)
+						first.wire = opened.(*wire)
+						return first, err
+					}
+					result := b.renew(false)
+					if method == "Recv" {
+						b.opened[0].answers(60)
+					}
+					select {
+					case o := <-result:
+						require.Error(t, attempt.Fallen(o.err), "%v", o.err)
+					case <-time.After(bound / 2):
+						require.Fail(t, "it still waits")
+					}
+					synctest.Wait()
+					require.Empty(t, b.client.streams.open)
+					b.renewed(t)
+				})
+			})
+		}
+	}
+}
