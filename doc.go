@@ -81,6 +81,12 @@
 // In a line of more than nine it may take one read more. A [Session] costs one renewal per third of
 // the TTL, for any number of names. Idle holds and waits cost little more. See docs/performance.md.
 //
+// # Panics
+//
+// If an interceptor, credentials, or a wrapped KV, Lease or Watcher panics, or calls
+// runtime.Goexit, each call that waits for that request does the same, with the same value, and
+// leaves nothing behind that blocks others. Where no call waits, the request is sent again.
+//
 // The modules etcdlockprom and etcdlockotel turn a [Trace] into metrics and spans. Package
 // etcdlocktest is an etcd in memory for tests. docs/cookbook.md has recipes.
 package etcdlock

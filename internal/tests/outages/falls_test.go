@@ -214,8 +214,15 @@ type world struct {
 	client *clientv3.Client
 	s      *etcdlock.Session
 
+	logged   chan string   // the falls
 	names    []string      // that are used in the end
 	patience time.Duration // in which they are free
+}
+
+// Write is for the log.
+func (w *world) Write(line []byte) (int, error) {
+	w.logged <- string(line)
+	return len(line), nil
 }
 
 // calls makes a call in a goroutine of its own.
@@ -453,6 +460,8 @@ var fallsIn = map[string]func(w *world){
 		w.falls(lifetimes, 0, 1)
 		time.Sleep(tests.SeldomLook)
 		require.Zero(w, w.rest())
+		require.Len(w, w.logged, 1)
+		require.Contains(w, <-w.logged, "a request did not return")
 		before := len(w.etcd.Calls(fake.TimeToLive))
 		time.Sleep(tests.SeldomLook)
 		require.Greater(w, len(w.etcd.Calls(fake.TimeToLive)), before, "the last audit was the last")
@@ -760,8 +769,11 @@ func TestNobodyElseFalls(t *testing.T) {
 							client: etcd.Client("a"), names: []string{"n", "m"}, patience: time.Second,
 						}
 						w.around(w.client)
+						w.logged = make(chan string, 99)
 						s, err := etcdlock.NewSession(w.client, etcdlock.WithTTL(tests.TTL),
-							etcdlock.WithLogger(slog.New(slog.DiscardHandler)))
+							etcdlock.WithLogger(slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{
+								Level: slog.LevelError,
+							}))))
 						require.NoError(t, err)
 						w.s = s
 						run(w)
