@@ -528,7 +528,7 @@ var mutants = []mutant{
 	{
 		name:    "a read that only tries waits for a view that etcd refuses",
 		why:     "The view ends, and a waiter of a whole one is told why. But nothing marks the line, so the try waits for its whole TTL (rule 8).",
-		change:  in("queue.view.readLine").replace("!_self.isOverLocked()", "_self.isOverLocked()"),
+		change:  in("queue.view.refuseLocked").replace("!_self.isOverLocked()", "_self.isOverLocked()"),
 		killers: []killer{inArea("kinds", "TestTryRLockTellsThatTheLineMayNotBeRead")},
 	},
 	{
@@ -1234,7 +1234,7 @@ var mutants = []mutant{
 	{
 		name:    "a hold is told by the hooks alone",
 		why:     "Acquired tells of each hold. But hooks run some time later, and then the work is not below the span of its hold.",
-		change:  in("claim.lock").drop("_ = _.holds(_, _.waited())"),
+		change:  in("claim.tellHolds").drop("_ = _.holds(_, _.waited())"),
 		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
 	},
 	{
@@ -1528,16 +1528,9 @@ var mutants = []mutant{
 		killers: []killer{inArea("watching", "TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon")},
 	},
 	{
-		name: "a revision that the member does not have yet ends the wait",
-		why:  "An error of a read is an error. But this one passes by itself (rule 20).",
-		change: in("queue.Waiter.readAhead").replace(
-			"if _read, _err := _p.keys.etcd.AttemptPast(_ctx, _past); _err == nil",
-			`
-			if _read, _err := _p.keys.etcd.AttemptPast(_ctx, _past); _err == nil {
-				return _read, nil
-			} else {
-				return _read, _err
-			}`),
+		name:    "a revision that the member does not have yet ends the wait",
+		why:     "An error of a read is an error. But this one passes by itself (rule 20).",
+		change:  in("queue.Waiter.readAhead").always("attempt.Fallen(_) != nil"),
 		killers: []killer{inArea("queue", "TestALongLineGetsInWhateverBecomesOfItsWatches")},
 	},
 	{
@@ -1937,7 +1930,7 @@ var mutants = []mutant{
 	{
 		name:    "who follows a leader relies on its watch",
 		why:     "A watch delivers everything, and a request each 1.5 s mostly shows nothing. But a watch may be silent.",
-		change:  in("follow.Follower.wait").drop("case !_.stands(_, _)"),
+		change:  in("follow.Follower.wait").never("!stands"),
 		killers: []killer{inArea("holders", "TestWatchHolderOutlivesLostEvents")},
 	},
 	{
@@ -1957,7 +1950,7 @@ var mutants = []mutant{
 		why:  "The request is not even sent, as its context has ended. But clientv3 warns of it on stderr, each time.",
 		change: in("follow.Follower.Run").replace("_.goesOn(_)", "asking != nil").
 			replace("_.look(it)", "ctx").
-			in("follow.Follower.wait").replace("false #1 of 3", "true"),
+			in("follow.Follower.wait").replace("false #1 of 5", "true"),
 		killers: []killer{onCluster("TestFollowingIsNoWarning")},
 	},
 	{

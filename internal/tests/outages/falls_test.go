@@ -193,8 +193,8 @@ func (t *txn) Commit() (*clientv3.TxnResponse, error) {
 	return within(t.p, t.kind, t.Txn.Commit)
 }
 
-// boom is what a program panics with.
-var boom = fmt.Errorf("boom: %w", tests.PermissionDenied) // which is no answer of etcd
+// errBoom is what a program panics with.
+var errBoom = fmt.Errorf("boom: %w", tests.PermissionDenied) // which is no answer of etcd
 
 // A fallen call is one that the user's code has left.
 type end struct {
@@ -204,7 +204,7 @@ type end struct {
 }
 
 // fell reports whether the call has fallen as p does.
-func (e end) fell() bool { return e.exited || e.value == boom }
+func (e end) fell() bool { return e.exited || e.value == errBoom }
 
 // A world is a Session "a" of a program, beside other processes.
 type world struct {
@@ -759,7 +759,7 @@ func (w *world) together(n int, call func(ctx context.Context, name string) erro
 func TestNobodyElseFalls(t *testing.T) {
 	for name, run := range fallsIn {
 		for how, fall := range map[string]func(){
-			"panic": func() { panic(boom) }, "Goexit": runtime.Goexit,
+			"panic": func() { panic(errBoom) }, "Goexit": runtime.Goexit,
 		} {
 			for _, sent := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/sent=%v", name, how, sent), func(t *testing.T) {
