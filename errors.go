@@ -151,12 +151,13 @@ type LockedError struct {
 	// Holder is the first in line when the line was last read; it may be one of several. Its Until is
 	// set if the lock is only kept (see [WithMinHold]). If the call waits for the Unlock of a hold
 	// that its own Session has lost, Holder has the Owner of that hold, but no Key, Token and Lease,
-	// and its Holds is false.
+	// and its Holds is false. The text says if the Session of the call has it itself.
 	Holder Contender
 	// Ahead is how many contenders the caller has to wait for, with the holder; approximate above
 	// eight. A reader does not wait for other readers.
 	Ahead int
 
+	here  bool          // Holder is of the call's own Session
 	lost  int64         // the token of the lost hold, 0 if the call does not wait for an Unlock
 	delay time.Duration // for how long no hold begins, because etcd was set back
 }
@@ -182,6 +183,9 @@ func (e *LockedError) LogValue() slog.Value {
 		attrs = append(attrs, slog.Int64("lost", e.lost))
 	case e.Ahead > 0 || e.delay == 0:
 		attrs = append(attrs, slog.Any("holder", e.Holder))
+		if e.here {
+			attrs = append(attrs, slog.Bool("here", true))
+		}
 	}
 	return slog.GroupValue(attrs...)
 }
@@ -209,13 +213,18 @@ func (e *LockedError) taken() string {
 		return fmt.Sprintf("kept until %s by %s, which has unlocked it",
 			until.UTC().Round(time.Millisecond).Format(time.RFC3339Nano), e.Holder.label())
 	}
-	return "held by " + e.Holder.label()
+	held := "held by " + e.Holder.label()
+	if e.here {
+		held += " in this Session"
+	}
+	return held
 }
 
 // lockedOf is the LockedError of a call that did not get the lock.
 func lockedOf(b *hold.Busy) *LockedError {
 	return &LockedError{
-		Name: b.Name, Holder: contenderOf(b.Holder()), Ahead: b.Ahead, lost: b.Lost, delay: b.Delay,
+		Name: b.Name, Holder: contenderOf(b.Holder()), Ahead: b.Ahead,
+		here: b.Here, lost: b.Lost, delay: b.Delay,
 	}
 }
 

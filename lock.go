@@ -295,7 +295,7 @@ func (m *Mutex) Name() string {
 }
 
 // Locker returns a sync.Locker for code that needs one. Its Lock waits without bound until it holds
-// the lock.
+// the lock, whatever [WithAcquireTimeout] says.
 //
 // sync.Locker has no errors, so they become panics rather than unprotected critical sections: Lock
 // panics with an error that waiting does not fix ([ErrClosed], a refusal by etcd), Unlock with
@@ -305,7 +305,11 @@ func (m *Mutex) Locker() sync.Locker { return locker{m} }
 type locker struct{ m *Mutex }
 
 func (lk locker) Lock() {
-	if err := lk.m.Lock(context.Background()); err != nil {
+	err := lk.m.check()
+	if err == nil {
+		_, _, err = lk.m.lock.Acquire(context.Background(), hold.Request{Unbounded: true})
+	}
+	if err != nil {
 		panic(err)
 	}
 }

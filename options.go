@@ -89,17 +89,20 @@ func sessionOption(name string, set func(*hold.Config) error) SessionOption {
 	return &setting{name, 0, set}
 }
 
-// joined are options that are one.
-type joined []Option
+// joined are options that are one. (Do not make it a slice: a program may compare options, or have
+// them as keys of a map, which then panics. TestOptionsCanBeCompared.)
+type joined struct{ opts []Option }
 
-func (j joined) applyTo(c *hold.Config, to use) error { return apply("JoinOptions: ", c, to, j) }
+func (j *joined) applyTo(c *hold.Config, to use) error {
+	return apply("JoinOptions: ", c, to, j.opts)
+}
 
-func (joined) ofLocks() {}
+func (*joined) ofLocks() {}
 
 // JoinOptions returns one Option that does what all of opts do, in their order. Use it for tables
 // of options, and to hand a []Option on to [New]. A constructor that refuses one of opts refuses
 // the result.
-func JoinOptions(opts ...Option) Option { return joined(slices.Clone(opts)) }
+func JoinOptions(opts ...Option) Option { return &joined{slices.Clone(opts)} }
 
 // A use is what options are given to; several, where it says which of them have no use for one.
 type use uint8

@@ -78,7 +78,8 @@ func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	if ctx == nil {
 		return nil, errors.New("etcdlockgocron: Lock with a nil context")
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.splay)
+	ctx, cancel := context.WithTimeoutCause(ctx, l.splay, fmt.Errorf(
+		"the splay of the Locker, %v, is over: %w", l.splay, context.DeadlineExceeded))
 	defer cancel()
 	hold, err := l.session.TryLock(ctx, l.prefix+url.PathEscape(key), l.opts...)
 	if err != nil {

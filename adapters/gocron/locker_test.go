@@ -191,6 +191,7 @@ func TestALockThatTakesTooLongDoesNotRunItsSlot(t *testing.T) {
 		require.Len(t, second.refused, slots)
 		for _, err := range second.refused {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorContains(t, err, "the splay of the Locker, 20ms, is over")
 		}
 	})
 }

@@ -97,7 +97,8 @@ func (d *Driver) Open(url string) (database.Driver, error) {
 // After Close it is [etcdlock.ErrClosed]. The other errors are those of [etcdlock.Mutex.Lock].
 // After an error nothing is left behind.
 func (d *Driver) Lock() error {
-	ctx, cancel := context.WithTimeout(d.closing, d.wait)
+	ctx, cancel := context.WithTimeoutCause(d.closing, d.wait, fmt.Errorf(
+		"the wait of the Driver, %v, is over: %w", d.wait, context.DeadlineExceeded))
 	defer cancel()
 	if err := d.begin(); err != nil {
 		return err

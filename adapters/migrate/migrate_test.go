@@ -129,6 +129,7 @@ func TestOneProcessMigratesAtATime(t *testing.T) {
 		require.ErrorIs(t, err, database.ErrLocked)
 		require.ErrorIs(t, err, etcdlock.ErrLocked)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "the wait of the Driver, "+short.String()+", is over")
 	}
 	require.ErrorIs(t, second.Up(), migrate.ErrNoChange)
 }

@@ -204,6 +204,9 @@ func (c *claim) retreat(ctx context.Context, err error, anew *attempt.Backoff) e
 func (c *claim) bounded(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	m := c.m
 	most, of := m.cfg.AcquireTimeout, "WithAcquireTimeout" // 0: none
+	if c.endless {
+		most = 0
+	}
 	if _, bounded := ctx.Deadline(); c.Try && !bounded && (most == 0 || m.s.cfg.TTL < most) {
 		most, of = m.s.cfg.TTL, "a try without a deadline"
 	}
@@ -542,7 +545,7 @@ func (c *claim) inWayLocked() (locked *Busy, goes <-chan struct{}) {
 		return nil, nil
 	}
 	delay := first.local.DelayLocked(time.Now())
-	return busyBehind(first.m.name, first.place.Ahead, delay), goes
+	return first.local.busyBehindLocked(first.place.Ahead, delay), goes
 }
 
 // leavePlacesLocked gives up the places after an attempt that has failed. With tells, their

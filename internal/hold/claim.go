@@ -32,6 +32,7 @@ type claim struct {
 	started  time.Time
 	turn     chan struct{} // tells that its turn has come; nil if it had it at once
 	runs     bool          // as in Request
+	endless  bool          // Unbounded, as in Request
 	self     [1]*claim     // c itself
 	all      []*claim      // of its call, if it is the first of them
 
@@ -58,11 +59,13 @@ type Request struct {
 	line.Shape
 	Try  bool // TryLock, or one like it: it waits for no other contender
 	Runs bool // Do, or one like it: if it gets no hold, its error is ErrNotRun
+
+	Unbounded bool // WithAcquireTimeout does not count
 }
 
 // newClaim is a claim of a call that has not started. It is in no queue yet.
 func newClaim(m *Lock, w Request) *claim {
-	c := &claim{m: m, Shape: w.Shape, runs: w.Runs}
+	c := &claim{m: m, Shape: w.Shape, runs: w.Runs, endless: w.Unbounded}
 	c.Try = w.Try
 	c.self[0] = c
 	c.all = c.self[:]

@@ -33,6 +33,7 @@ func ContenderOf(name string, e line.Entry, holds bool) Contender {
 type Busy struct {
 	Name  string
 	Ahead int           // contenders that the call has to wait for
+	Here  bool          // the first of them is of the call's own Session
 	Lost  int64         // the token of a hold lost here that the call waits for, 0 if there is none
 	Delay time.Duration // for how long no hold begins, because etcd was set back
 

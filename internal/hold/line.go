@@ -91,10 +91,11 @@ func (n *localLine) busyLocked(w *turn.Waiter[*claim]) *Busy {
 	}
 	if count := ahead.Count(); count > 0 {
 		b.Ahead, b.inEtcd = b.Ahead+count, ahead.Holder()
+		b.Here = n.s.keys.HasLocked(b.inEtcd)
 		return b
 	}
 	first := n.firstLocked()
-	b.own = first.contenderLocked()
+	b.own, b.Here = first.contenderLocked(), true
 	if first.lostLocked() {
 		b.Lost = first.place.Ticket.Rev()
 	}
@@ -124,7 +125,14 @@ func (n *localLine) aheadLocked() *Busy {
 	if n.ahead.Count() == 0 && delay == 0 {
 		return nil
 	}
-	return busyBehind(n.Name, n.ahead, delay)
+	return n.busyBehindLocked(n.ahead, delay)
+}
+
+// busyBehindLocked is busyBehind for an error of a call: it also knows whose keys these are.
+func (n *localLine) busyBehindLocked(ahead line.Ahead, delay time.Duration) *Busy {
+	b := busyBehind(n.Name, ahead, delay)
+	b.Here = n.s.keys.HasLocked(b.inEtcd)
+	return b
 }
 
 // nextLocked chooses the next waiter, and takes a place for it if there is a lease. The release of

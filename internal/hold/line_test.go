@@ -131,7 +131,7 @@ func TestAWaiterIsLetInByTheUnlockOfWhateverChanges(t *testing.T) {
 			call := func() {
 				s, opts := sessions[min(random.IntN(4), 1)], []etcdlock.Option(nil)
 				if random.IntN(4) == 0 {
-					opts = append(opts, etcdlock.WithMaxHold(within(3*time.Second)+1))
+					opts = append(opts, etcdlock.WithMaxHold(within(3*time.Second)+time.Millisecond))
 				}
 				rw, err := s.RWMutex("n", opts...)
 				require.NoError(t, err)

@@ -1921,6 +1921,18 @@ var mutants = []mutant{
 		killers: []killer{inArea("kinds", "TestNoErrorIsAboutAnotherCall")},
 	},
 	{
+		name:    "a Locker's Lock has a bound",
+		why:     "WithAcquireTimeout bounds each wait. But a sync.Locker cannot say that it does not hold: it panics because the lock is taken.",
+		change:  in("claim.bounded").never("_.endless"),
+		killers: []killer{inArea("mutex", "TestALockerWaitsWithoutBound")},
+	},
+	{
+		name:    "a permit of the own Session is told as of any process",
+		why:     "It is in etcd's line. But so the error sends its reader to look in other processes.",
+		change:  in("Keys.HasLocked").never("_.Lease == int64(_.ID)"),
+		killers: []killer{inArea("mutex", "TestALockedErrorSaysThatItsOwnSessionHolds")},
+	},
+	{
 		name: "Lead nests",
 		why:  "WithReentrancy is there for nesting. But a Lead that nests has no turn, and never waits for one.",
 		change: in("candidate.run").replace("_self.lock.NestsIn(_ctx) != nil",

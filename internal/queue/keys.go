@@ -135,6 +135,16 @@ func (k *Keys) OwnLocked(e line.Entry) (goes <-chan struct{}, orphan bool) {
 	return goes, false
 }
 
+// HasLocked reports whether e is on a lease of the Session.
+func (k *Keys) HasLocked(e line.Entry) bool {
+	for l := range k.accounts {
+		if e.Lease == int64(l.ID) {
+			return true
+		}
+	}
+	return false
+}
+
 // RecallOwnLocked recalls e if a hold of the Session is at that key. It reports whether e is one of
 // the Session's keys.
 func (k *Keys) RecallOwnLocked(e line.Entry, r line.Recall) (isOwn bool) {

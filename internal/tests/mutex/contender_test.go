@@ -3,9 +3,13 @@ package mutex_test
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -99,5 +103,72 @@ func TestWhatIsLoggedHasAttributes(t *testing.T) {
 			},
 		})).LogAttrs(t.Context(), slog.LevelInfo, "m", slog.Any("v", value))
 		require.Equal(t, want+"\n", text.String())
+	}
+}
+
+// What another goroutine of the own Session holds is nothing to look for in other processes.
+func TestALockedErrorSaysThatItsOwnSessionHolds(t *testing.T) {
+	type call func(ctx context.Context) error
+	for kind, of := range map[string]func(t *testing.T, s *etcdlock.Session) (wait, try call){
+		"Mutex": func(t *testing.T, s *etcdlock.Session) (wait, try call) {
+			m := contract.MutexOf(t, s, "n")
+			return m.Lock, m.TryLock
+		},
+		"a name": func(_ *testing.T, s *etcdlock.Session) (wait, try call) {
+			return func(ctx context.Context) error { _, err := s.Lock(ctx, "n"); return err },
+				func(ctx context.Context) error { _, err := s.TryLock(ctx, "n"); return err }
+		},
+		"several": func(_ *testing.T, s *etcdlock.Session) (wait, try call) {
+			return func(ctx context.Context) error { _, err := s.LockAll(ctx, "n", "m"); return err },
+				func(ctx context.Context) error { _, err := s.TryLockAll(ctx, "n", "m"); return err }
+		},
+		"read": func(t *testing.T, s *etcdlock.Session) (wait, try call) {
+			rw := tests.RWMutexOf(t, s)
+			return func(ctx context.Context) error { _, err := rw.RLock(ctx); return err },
+				func(ctx context.Context) error { _, err := rw.TryRLock(ctx); return err }
+		},
+		"permits": func(t *testing.T, s *etcdlock.Session) (wait, try call) {
+			sem := tests.SemaphoreOf(t, s, 2)
+			return func(ctx context.Context) error { _, err := sem.Acquire(ctx, 2); return err },
+				func(ctx context.Context) error { _, err := sem.TryAcquire(ctx, 2); return err }
+		},
+	} {
+		for _, holds := range []string{"lock", "permit"} {
+			if holds == "permit" && kind != "permits" {
+				continue
+			}
+			for where, here := range map[string]bool{"a": true, "b": false} {
+				t.Run(fmt.Sprintf("%s, %s of %s", kind, holds, where), func(t *testing.T) {
+					tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+						s := tests.SessionOf(t, etcd, "a")
+						holder := s
+						if !here {
+							holder = tests.SessionOf(t, etcd, "b")
+						}
+						if holds == "permit" {
+							tests.AcquireWithin(t, tests.SemaphoreOf(t, holder, 2), 1, time.Second)
+						} else {
+							tests.LockWithin(t, contract.MutexOf(t, holder, "n"), time.Second)
+						}
+						wait, try := of(t, s)
+						errs := []error{try(context.Background()), wait(tests.Within(t, time.Second))}
+						if !here { // a key of this one is in line, behind the other's
+							first := contract.Async(func() error { return wait(tests.Within(t, time.Minute)) })
+							time.Sleep(time.Second)
+							errs = append(errs, wait(tests.Within(t, time.Second)))
+							errs = append(errs, <-first)
+						}
+						for _, err := range errs {
+							locked, ok := errors.AsType[*etcdlock.LockedError](err)
+							require.True(t, ok, "%v", err)
+							text := fmt.Sprintf("held by %s (%s:%d)", where, locked.Holder.Host, locked.Holder.PID)
+							require.Contains(t, err.Error(), text)
+							require.Equal(t, here, strings.Contains(err.Error(), text+" in this Session"), "%v", err)
+							require.Equal(t, here, strings.Contains(locked.LogValue().String(), "here=true"))
+						}
+					})
+				})
+			}
+		}
 	}
 }

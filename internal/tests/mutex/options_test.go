@@ -1,8 +1,10 @@
 package mutex_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,7 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/tests"
 )
 
 // An option does not compile for what cannot use it, where its type can tell: the options of a
@@ -117,4 +121,69 @@ func build(t *testing.T, calls ...string) (output string, err error) {
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-overlay", path,
 		"./p").CombinedOutput()
 	return string(out), err
+}
+
+// sync.Locker has no errors, so its Lock has to wait, whatever bounds the waits of the Mutex.
+func TestALockerWaitsWithoutBound(t *testing.T) {
+	bound := etcdlock.WithAcquireTimeout(time.Second)
+	for about, of := range map[string]func(t *testing.T, etcd *fake.Server) *etcdlock.Mutex{
+		"by the Mutex": func(t *testing.T, etcd *fake.Server) *etcdlock.Mutex {
+			return contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", bound)
+		},
+		"by the Session": func(t *testing.T, etcd *fake.Server) *etcdlock.Mutex {
+			return contract.MutexOf(t, tests.SessionOf(t, etcd, "a", bound), "n")
+		},
+	} {
+		for where, holder := range map[string]string{"at home": "a", "in etcd's line": "b"} {
+			t.Run(about+", "+where, func(t *testing.T) {
+				tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+					mu := of(t, etcd)
+					held := mu
+					if holder == "b" {
+						held = contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "n")
+					}
+					tests.LockWithin(t, held, time.Second)
+					in := contract.Async(func() (err error) {
+						defer func() {
+							if p := recover(); p != nil {
+								err = fmt.Errorf("panic: %v", p)
+							}
+						}()
+						mu.Locker().Lock()
+						return nil
+					})
+					bounded := contract.Async(func() error { return mu.Lock(context.Background()) })
+					require.ErrorIs(t, <-bounded, context.DeadlineExceeded)
+					time.Sleep(time.Hour)
+					tests.StillWaits(t, in, "the lock is taken")
+					require.NoError(t, held.Unlock(context.Background()))
+					require.NoError(t, tests.SoonOr(t, in, "it goes on waiting"))
+					mu.Locker().Unlock()
+				})
+			})
+		}
+	}
+}
+
+// Options are values that a program may compare, or have as keys of a map.
+func TestOptionsCanBeCompared(t *testing.T) {
+	all := []etcdlock.SessionOption{
+		etcdlock.WithTTL(time.Second), etcdlock.WithSafetyMargin(time.Second),
+		etcdlock.WithOwner("a"), etcdlock.WithInfo("a"), etcdlock.WithReentrancy(),
+		etcdlock.WithMaxHold(time.Second), etcdlock.WithMinHold(time.Second),
+		etcdlock.WithAcquireTimeout(time.Second), etcdlock.WithHandoff(1),
+		etcdlock.WithLinger(time.Second), etcdlock.WithRecall(time.Second),
+		etcdlock.WithAsk(etcdlock.RecallRequest{}), etcdlock.WithLogger(slog.Default()),
+		etcdlock.WithTrace(&etcdlock.Trace{}),
+		etcdlock.JoinOptions(), etcdlock.JoinOptions(etcdlock.WithOwner("a")),
+		etcdlock.JoinOptions(etcdlock.JoinOptions(etcdlock.WithOwner("a"))),
+	}
+	counts := make(map[etcdlock.SessionOption]int)
+	for i, one := range all {
+		for j, other := range all {
+			require.Equal(t, i == j, one == other)
+		}
+		counts[one]++
+	}
+	require.Len(t, counts, len(all))
 }
