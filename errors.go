@@ -37,7 +37,9 @@ var (
 	ErrLost = errors.New("etcdlock: lost")
 
 	// ErrUnconfirmed says that etcd did not confirm a release in time. The release goes on in the
-	// background. If etcd stays away, the lock is free once its lease has expired.
+	// background. If etcd stays away, the lock is free once its lease has expired. Or an answer of
+	// etcd was lost and the key is gone: Unlock has deleted it, or an operator did before, and another
+	// contender may have held the lock meanwhile. The text says which.
 	ErrUnconfirmed = errors.New("etcdlock: release not confirmed")
 
 	// ErrUnlocked is the cause of a hold's context after Unlock.
@@ -118,11 +120,12 @@ func init() {
 		Unconfirmed: ErrUnconfirmed, MaxHold: ErrMaxHold, Deadlock: ErrDeadlock,
 		Expired: ErrExpired, Recalled: ErrRecalled, NotRecallable: ErrNotRecallable,
 
-		WaitClosed: errWaitClosed,
-		NilContext: errNilContext,
-		SetBack:    errors.New("etcd was set back: restored, wiped, or another cluster"),
-		SomeTime:   errors.New("before the release or after it"),
-		NestsNot:   errors.New("WithMinHold is not for a Lock that nests"),
+		WaitClosed:  errWaitClosed,
+		NilContext:  errNilContext,
+		SetBack:     errors.New("etcd was set back: restored, wiped, or another cluster"),
+		SomeTime:    errors.New("before the release or after it"),
+		Unwitnessed: errors.New("an answer was lost, and nothing shows that the key was still there"),
+		NestsNot:    errors.New("WithMinHold is not for a Lock that nests"),
 
 		Failed:     failed,
 		Locked:     func(b *hold.Busy) error { return lockedOf(b) },

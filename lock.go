@@ -105,13 +105,15 @@ func (m *Mutex) TryLock(ctx context.Context) error {
 }
 
 // Unlock ends the hold and releases the lock. It returns nil only if the lock was held without a
-// break until this release.
+// break until this call.
 //
 // Otherwise the error is, by errors.Is,
 //   - [ErrLost] (a [*LostError] that says why): the hold had ended before. Its key, if there still
 //     is one, is being removed; a newer holder's key is not touched;
-//   - [ErrUnconfirmed]: etcd did not confirm in time. The release goes on in the background until
-//     it is confirmed or the lease has ended;
+//   - [ErrUnconfirmed]: etcd did not confirm in time, and the release goes on in the background
+//     until it is confirmed or the lease has ended; or an answer was lost, the key is gone, and
+//     nothing shows that it was there until this call, as the watch of a hold that has lasted for
+//     more than a second does;
 //   - [ErrNotHeld]: there is no hold, and nothing has happened.
 //
 // After each of these the Mutex holds nothing and may be locked again. With [WithHandoff] or
@@ -139,7 +141,7 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 // If Lock fails, fn is not called, and the error is Lock's and [ErrNotRun].
 // Otherwise it returns fn's error, joined with Unlock's unless fn's error wraps that already:
 // [ErrLost] says that the work was not protected throughout, [ErrUnconfirmed] that the release was
-// not confirmed. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the wait alone.
+// not confirmed, as with Unlock. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the wait alone.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return m.do(ctx, "Do", fn, hold.Request{Runs: true})
 }

@@ -222,8 +222,9 @@ func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, e
 //
 // The broken holder learns it within milliseconds, about a second later if it has just begun to
 // hold, or with the next renewal if its Session has more than 100 names: until then two may believe
-// that they hold the lock, and only the fencing token protects. Its Unlock returns ErrLost. After
-// an error the key may or may not be there: call Break again.
+// that they hold the lock, and only the fencing token protects. Its Unlock returns [ErrLost], or
+// [ErrUnconfirmed] if an answer to it is lost. After an error the key may or may not be there: call
+// Break again.
 func Break(ctx context.Context, kv clientv3.KV, c Contender) error {
 	if err := checkContender(ctx, kv, "break", c); err != nil {
 		return err

@@ -65,7 +65,7 @@ func ExampleEtcd_Expire() {
 	// Output: true
 }
 
-// The answer to a release is lost, and it is confirmed all the same.
+// The answer to a release is lost. The key is gone, and Unlock does not say that the hold was whole.
 func ExampleEtcd_LoseAnswers() {
 	ctx := context.Background()
 	etcd, err := etcdlocktest.Start() // in a test: etcdlocktest.New(t)
@@ -84,6 +84,6 @@ func ExampleEtcd_LoseAnswers() {
 		log.Fatal(err)
 	}
 	etcd.LoseAnswers(client, 1)
-	fmt.Println(mu.Unlock(ctx))
-	// Output: <nil>
+	fmt.Println(errors.Is(mu.Unlock(ctx), etcdlock.ErrUnconfirmed))
+	// Output: true
 }

@@ -397,7 +397,7 @@ func (c *Conn) ReadKeys(
 // repeat has Again in its place, which shows whether the first one was carried out.
 func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn) Outcome {
 	epoch, began, own := c.Epoch(), time.Now(), retry.Own
-	txn := func(ctx context.Context, again bool) (Reading, error) {
+	ask := func(ctx context.Context, again bool) (Reading, error) {
 		r := Request{Txn: t, own: own && !again}
 		if !again {
 			return c.combiner.ask(ctx, c, r)
@@ -407,7 +407,10 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 		}
 		return c.Ask(ctx, r)
 	}
-	read, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, txn)
+	if t.HearOut {
+		ask = hearOut(ask)
+	}
+	read, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, ask)
 	prompt := err == nil && time.Since(began) <= c.Timeout
 	answer := ticket.Answer{Copies: read.copies || several, Succeeded: read.Holds,
 		Empty: read.empty, Read: read.Ranges, Revision: read.Header.GetRevision()}
@@ -569,6 +572,9 @@ func (e *Epoch) Cluster() uint64 { return e.cluster.Load() }
 
 // Revision is the highest revision known.
 func (e *Epoch) Revision() int64 { return e.revision.Load() }
+
+// Reached is the highest revision that any Session of the client knows.
+func (e *Epoch) Reached() int64 { return e.reached.Load() }
 
 // Reach notes that etcd has reached a revision in e.
 func (e *Epoch) Reach(revision int64) {

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -62,7 +63,7 @@ type Reading struct {
 // asks whether the context has ended, and if not sends the request again. Nothing
 // else in clientv3 or gRPC asks this very context; gRPC asks its own child of it. A user's
 // interceptor that asks makes a request look repeated: that costs a new
-// lease, and lets Unlock return nil where a key was deleted just before.
+// lease, and lets Unlock return ErrUnconfirmed where a key was deleted just before.
 type callContext struct {
 	context.Context
 	asked atomic.Bool
@@ -75,6 +76,56 @@ func (c *callContext) Err() error {
 		c.asked.Store(true)
 	}
 	return err
+}
+
+// hearOut is ask as an attempt calls it, for a transaction of which only one copy can succeed. Where
+// a copy finds that another one may have been carried out, it waits for the answers to the others for
+// a while, and what has succeeded is the answer to all.
+//
+// (Do not take the first answer. With a dead endpoint two copies go out at once, and half of the
+// releases would not know that they have succeeded. TestTheCopiesOfAReleaseAreHeardOut.)
+func hearOut(
+	ask func(ctx context.Context, again bool) (Reading, error),
+) func(ctx context.Context, again bool) (Reading, error) {
+	var mu sync.Mutex
+	under := 0                // copies that are not answered
+	var waiting chan struct{} // closed once they are, or one has succeeded; nil if none waits
+	var succeeded *Reading
+	return func(ctx context.Context, again bool) (Reading, error) {
+		mu.Lock()
+		under++
+		mu.Unlock()
+		read, err := ask(ctx, again)
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil && read.Holds {
+			succeeded = &read
+		}
+		under--
+		if waiting != nil && (under == 0 || succeeded != nil) {
+			close(waiting)
+			waiting = nil
+		}
+		if err == nil && under > 0 && succeeded == nil {
+			if waiting == nil {
+				waiting = make(chan struct{})
+			}
+			others := waiting
+			late := time.NewTimer(attempt.ReadTimeout)
+			defer late.Stop()
+			mu.Unlock()
+			select {
+			case <-others:
+			case <-late.C:
+			case <-ctx.Done():
+			}
+			mu.Lock()
+		}
+		if err == nil && succeeded != nil {
+			return *succeeded, nil
+		}
+		return read, err
+	}
 }
 
 // An Outcome is that of one attempt at a transaction that writes.

@@ -22,7 +22,9 @@ type Errors struct {
 	NilContext error
 	SetBack    error // etcd was set back since something was learned from it
 	SomeTime   error // another request has taken a key that a release was to move, at some time
-	NestsNot   error // a Lock with WithMinHold does not nest
+	// Unwitnessed: the key is gone, and nothing shows that it was there when its release began.
+	Unwitnessed error
+	NestsNot    error // a Lock with WithMinHold does not nest
 
 	// Failed is the error of call op on the lock name for the given reasons. The last reason is the
 	// one nearest to the caller.

@@ -113,7 +113,7 @@ func (h *Hold) releaseLocked(until time.Time) *release {
 	}
 	var others []*ticket.Ticket
 	for _, o := range h.all {
-		o.place.UnwatchLocked()
+		o.place.ReleasesLocked()
 		if o != h {
 			others = append(others, &o.place.Ticket)
 		}
@@ -238,6 +238,8 @@ func (r *release) nowLocked(done etcd.Outcome, final bool) ticket.Now {
 		Stale:   slices.ContainsFunc(r.h.all, func(o *Hold) bool { return o.place.StaleLocked() }),
 		Final:   final,
 		Over:    r.stay != nil && !done.Sent.Before(r.stay.until),
+
+		Witnessed: !slices.ContainsFunc(r.h.all, func(o *Hold) bool { return !o.place.WitnessedLocked() }),
 	}
 }
 
@@ -259,6 +261,8 @@ func (r *release) failsLocked(f ticket.Finding, untold []error) error {
 		return r.overLocked(r.unconfirmed(errs.Expired))
 	case f.Doubt == ticket.TakenAway:
 		return r.overLocked(r.unconfirmed(errs.OfTicket(f.Reason), errs.SomeTime))
+	case f.Doubt == ticket.Unwitnessed:
+		return r.overLocked(r.unconfirmed(errs.Unwitnessed))
 	}
 	return r.giveUpLocked(untold)
 }
@@ -307,6 +311,7 @@ func (r *release) overLocked(err error) error {
 	}
 	h.place.Account.ReleasedLocked()
 	for _, h := range h.all {
+		h.place.UnwatchLocked()
 		if h.place.Ticket.State() == ticket.Removed {
 			h.place.RemovedLocked()
 		}

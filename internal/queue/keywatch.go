@@ -59,7 +59,7 @@ func newKeyWatchLocked(p *Place) *keyWatch {
 	return w
 }
 
-// run is the goroutine of a keyWatch. It ends with the hold.
+// run is the goroutine of a keyWatch. It ends with the hold, once that is released.
 func (w *keyWatch) run() {
 	defer w.cancel()
 	period := w.place.Lease.Period()
@@ -141,7 +141,10 @@ func (w *keyWatch) apply(events []*clientv3.Event) {
 	defer p.keys.mu.Unlock()
 	for _, event := range events {
 		if p.watch != w {
-			return // the release has deleted it, or is about to
+			return // its release is over, or it was given up
+		}
+		if event.Type != clientv3.EventTypeDelete && p.Ticket.State() == ticket.Leaving {
+			continue // the release may have moved it
 		}
 		p.observedLocked(ticket.Observation{
 			Entry: line.EntryOf(event.Kv), At: event.Kv.GetModRevision(), AskFirst: true,

@@ -38,6 +38,7 @@ type Place struct {
 	Recall  *line.Recall // the one with the shortest grace that its value has had, nil without any
 	changed *line.Entry  // as last seen, once SetInfo was called: not as it was put; nil before
 	Removal Removal      // of its key, once it was given up
+	witness
 
 	news chan struct{} // wakes the waiter at it: its key, its view or the connection has changed
 }
@@ -54,6 +55,20 @@ type keeping struct {
 	Refs  int       // how many holds need the key: that are whole, or being freed
 	held  time.Time // since when
 	watch *keyWatch // of the key; nil for short holds
+}
+
+// A witness is what a place knows of its key's end, once its release has begun.
+//
+// Invariant: it has seen the key there at that time if a watch that covered the key has told no
+// deletion until then, and tells it afterwards, at a revision that etcd had not told before. So a
+// watch that has gone silent is no witness, nor one that is behind what etcd has answered since.
+//
+// (What a watch is late by, while the Session hears nothing from etcd, stays open: no answer that
+// comes later shows when that was. TestALateWatchIsNoWitness.)
+type witness struct {
+	watched bool  // a watch covered the key when its release began
+	known   int64 // the highest revision that etcd had told by then
+	deleted int64 // the revision of the deletion that an event has told since, 0 if none has
 }
 
 // An Owner is what has a place: a claim that waits, and then the holds at its key.
@@ -94,19 +109,34 @@ func (p *Place) observedLocked(o ticket.Observation) ticket.Seen {
 			p.changed = &e
 		}
 	}
+	released := p.Ticket.State() == ticket.Leaving
+	if released && seen == ticket.Missing {
+		p.deleted = max(p.deleted, o.Mod) // 0 of a read
+	}
 	if known || !seen.IsLoss() {
 		return seen
 	}
 	if seen == ticket.Replaced { // that key blocks the line
 		p.Account.SuspectLocked()
 	}
-	if p.Ticket.Lost() {
+	switch {
+	case p.Ticket.Lost():
 		p.lostLocked()
-	} else {
+	case !released:
 		p.Account.endDeletedLocked(p)
 	}
 	return seen
 }
+
+// ReleasesLocked notes that the release of p's key begins. The watches of the key go on until it is
+// over: they may be needed as witnesses.
+func (p *Place) ReleasesLocked() {
+	p.watched = p.line.viewLocked().coversLocked(p) || p.watch != nil && p.watch.sure
+	p.known = p.keys.etcd.Epoch().Reached()
+}
+
+// WitnessedLocked reports whether a watch has seen p's key there when its release began.
+func (p *Place) WitnessedLocked() bool { return p.watched && p.deleted > p.known }
 
 // lostLocked draws the conclusions of the loss of p's key.
 func (p *Place) lostLocked() {
@@ -356,7 +386,8 @@ func (p *Place) giveWayLocked() {
 	}
 }
 
-// UnwatchLocked ends the watch of p's key, if there is one: the key is not held any more.
+// UnwatchLocked ends the watch of p's key, if there is one: the key is not held any more, and not
+// being released.
 func (p *Place) UnwatchLocked() {
 	if w := p.watch; w != nil {
 		p.watch = nil

@@ -65,6 +65,7 @@ type place struct {
 	release                 ticket.Release
 	releasing               bool
 	copies                  int
+	seen                    bool   // a watch covered its key when Unlock was called
 	clear                   bool   // by what was read with the put, or by a look
 	looked                  bool   // it is by a look
 	said                    string // by Unlock
@@ -165,8 +166,9 @@ func (w *world) sendTxn(verb string, i int, txn ticket.Txn) {
 // loan is the lease of a key that stays.
 func loan(i int) int { return 1000 + i }
 
-// serve has etcd carry a request out.
-func (w *world) serve(m *message) {
+// serve has etcd carry a request out. It reports whether the answer is news: not the same as that to
+// an equal request that the client has not heard yet.
+func (w *world) serve(m *message) (news bool) {
 	w.requests = slices.DeleteFunc(w.requests, func(o *message) bool { return o == m })
 	m.answered = w.epoch
 	switch m.verb {
@@ -194,7 +196,15 @@ func (w *world) serve(m *message) {
 			w.puts[reply.Header.Revision] = m.id
 		}
 	}
+	if slices.ContainsFunc(w.answers, func(o *message) bool {
+		return o.String() == m.String() && o.epoch == m.epoch && o.answered == m.answered &&
+			o.ok == m.ok && o.answer.Succeeded == m.answer.Succeeded &&
+			(m.verb != "P" || o.answer.Revision == m.answer.Revision)
+	}) {
+		return false
+	}
 	w.answers = append(w.answers, m)
+	return true
 }
 
 // hear has a client hear an answer.
@@ -266,7 +276,7 @@ func (w *world) judge(m *message, p *place) {
 		}
 	case p.releasing:
 		f := p.release.Judge(a, ticket.Now{Certain: w.trusts(p.lease), Stale: p.epoch != m.answered,
-			Over: m.sent >= p.began+w.least})
+			Over: m.sent >= p.began+w.least, Witnessed: p.seen})
 		p.releasing, p.wants = false, false
 		p.said = map[ticket.Verdict]string{
 			ticket.Done: "Nil", ticket.Lost: "Lost", ticket.Unconfirmed: "Unconfirmed",
@@ -310,6 +320,10 @@ func (w *world) do(act string) {
 		w.store = w.store.Restored(w.backup)
 		w.backup = w.store.Index()
 		w.epoch++
+	case "o":
+		if _, err := w.store.Txn(sent.Txn(nil, []clientv3.Op{clientv3.OpDelete(p.Key)}, nil)); err != nil {
+			panic(err)
+		}
 	case "x":
 		if n < 0 {
 			n = loan(-n)
@@ -339,6 +353,7 @@ func (w *world) do(act string) {
 		p.Hold()
 		p.held, p.began = true, w.now
 	case "u":
+		p.seen = extra == "+"
 		w.unlock(n, p)
 	case "v":
 		w.giveUp(n, p)
@@ -364,10 +379,8 @@ func (w *world) messages(verb, of string) {
 	}
 	i := slices.IndexFunc(among, func(m *message) bool { return m.String() == of })
 	m := among[i]
-	if verb != "h" {
-		w.serve(m)
-	}
-	if verb != "s" {
+	news := verb == "h" || w.serve(m)
+	if verb != "s" && news {
 		w.hear(m)
 	}
 }
@@ -405,7 +418,7 @@ func (w *world) look(p *place, clear bool) {
 		if p.Observe(own).IsLoss() {
 			if !p.held {
 				w.leaves(p)
-				p.Remove(0) // it was read that it is gone
+				p.Remove(w.store.Rev()) // it was read that it is gone
 			}
 			return
 		}

@@ -55,6 +55,7 @@ type path struct {
 //
 //	p          pass: a tick
 //	b, z       backUp, setBack
+//	o1         an operator deletes the key of place 1
 //	x2 g1 r2   expire lease 2; grant a lease to client 1; renew lease 2
 //	d2 q2 k1   drain, quit lease 2; client 1 learns of the epoch
 //	a1e3       ask: client 1 puts a key of a kind (e, r, p) under the name 3
@@ -63,7 +64,7 @@ type path struct {
 //	           the third time (c2)
 //	hP1.4      hear the answer to it
 //	mP1.4      both
-//	l1 e1 u1   look, enter, unlock place 1
+//	l1 e1 u1   look, enter, unlock place 1; l1+: it is clear; u1+: a watch covers its key
 //	v1 nP1     give it up; send its Put again
 //
 // What there is to see: 1W2 (place 1 is Waiting with the revision 2), 1ON (its Unlock has said
@@ -312,6 +313,12 @@ func (p picks) number(t *testing.T, name string) (n number) {
 	return n
 }
 
+func (p picks) boolean(t *testing.T, name string) (is bool) {
+	require.Equal(t, "Some", p[name].Tag, name)
+	require.NoError(t, json.Unmarshal(p[name].Value, &is))
+	return is
+}
+
 // act is the action of a step.
 func (p picks) act(t *testing.T, taken string, before, after state) string {
 	of := func(letter, name string) string { return fmt.Sprint(letter, p.number(t, name)) }
@@ -324,6 +331,8 @@ func (p picks) act(t *testing.T, taken string, before, after state) string {
 		return "z"
 	case "expiry":
 		return of("x", "l")
+	case "operator":
+		return fmt.Sprint("o", before.Etcd.Keys[p.number(t, "name")].Place)
 	case "grant":
 		return of("g", "c")
 	case "renewal":
@@ -343,7 +352,11 @@ func (p picks) act(t *testing.T, taken string, before, after state) string {
 	case "enter":
 		return of("e", "i")
 	case "unlock":
-		return of("u", "i")
+		act := of("u", "i")
+		if p.boolean(t, "seen") {
+			act += "+"
+		}
+		return act
 	case "giveUp":
 		return of("v", "i")
 	case "again", "twice":

@@ -68,6 +68,14 @@ func scenarios() []scenario {
 			claims: []goroutine{again(0)}, least: true, faults: 2,
 			each: one(silence, repeat, deletion, putOver, loss),
 		}, toTheEnd},
+		{"an operator beside a release", 0, setting{
+			claims: []goroutine{waiter(0)}, faults: 3,
+			each: one(silence, silence, repeat, deletion, putOver, loss),
+		}, toTheEnd},
+		{"an operator beside a release that puts the next key", 0, setting{
+			claims: []goroutine{waiter(0), waiter(0)}, faults: 2,
+			each: one(silence, repeat, deletion, putOver),
+		}, toTheEnd},
 		{"keys that stay", 0, setting{
 			claims: []goroutine{waiter(0), waiter(1)}, least: true, faults: 2,
 			each: one(silence, repeat, deletion, putOver, loss),

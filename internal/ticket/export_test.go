@@ -70,6 +70,9 @@ func (r *Release) Says(a Answer, now Now) Finding {
 	return r.Judge(a, now)
 }
 
+// Awaits reports whether the next ticket's key may be there, or be put.
+func (r *Release) Awaits() bool { return r.next != nil }
+
 // Of returns r for copies of its tickets.
 func (r Release) Of(t, next *Ticket) Release {
 	r.t, r.all = t, []*Ticket{t}
@@ -113,7 +116,7 @@ func (e *Entering) Append(b []byte) []byte {
 
 // Append appends all that there is of r, except its tickets.
 func (r *Release) Append(b []byte) []byte {
-	b = append(b, flags(r.copies, r.missed), flags(r.reads, r.next != nil))
+	b = append(b, flags(r.copies, r.missed), flags(r.reads, r.next != nil), flags(r.there, r.alone))
 	return binary.AppendVarint(binary.AppendVarint(b, r.moves), r.moved)
 }
 

@@ -382,6 +382,7 @@ type entry struct {
 
 	moves int64 // of a release: the lease to which it moves the key; 0 if it deletes that
 	late  bool  // the least time of the hold is over
+	seen  bool  // a live watch covered the key when Unlock was called
 
 	entering ticket.Entering
 	release  ticket.Release
@@ -392,6 +393,7 @@ type entry struct {
 	operated  bool // an operator did that, or a set-back
 	undone    bool // a set-back did it, and the next answer shows that
 	ambiguous bool // a copy of the release may have been carried out before its last answer
+	before    bool // it was taken when Unlock was called
 	sure      bool // an unambiguous answer said that the key was gone
 	handed    int  // how many holds in a row got the key handed on
 }
@@ -668,7 +670,7 @@ func (w *world) append(b []byte) []byte {
 		b = append(b, byte(i), byte(e.claim), byte(e.phase))
 		b = append(b, byte(e.next), byte(e.after), byte(e.unqueued), byte(e.epoch), byte(e.handed))
 		b = append(b, bits(e.using, e.copies, e.whole, e.late), byte(e.moves))
-		b = append(b, bits(e.taken, e.operated, e.undone, e.ambiguous, e.sure))
+		b = append(b, bits(e.taken, e.operated, e.undone, e.ambiguous, e.sure, e.before, e.seen))
 		b = e.ticket.Append(b)
 		b = e.release.Append(e.entering.Append(b))
 		b = append(b, byte(e.ahead.Reading), byte(len(e.ahead.Last)))

@@ -11,7 +11,13 @@ import (
 // transaction deletes all of them or none, so if one of them is there no copy has deleted any.
 //
 // The answer to a copy does not say what the first request did. If the key is gone and a copy may
-// have been sent, the release itself is taken to have removed it, as long as the hold was certain.
+// have been sent, the release itself may have removed it, or an operator did, who needs no lease for
+// that, and another contender has got in since.
+//
+// Invariant: a release is Done only with evidence that the key was there when it began: an answer to
+// it that shows the key, or that only the release can have got; or a witness, see Now.
+//
+// Do not take a certain hold for evidence. (TestUnlockSaysNilOnlyWithEvidence.)
 //
 // A release that moves its key leaves it there. If such a key is gone before its time is over, or
 // was put over, another request did that: before a copy has moved the key, and the hold was lost,
@@ -21,13 +27,15 @@ import (
 type Release struct {
 	t      *Ticket    // the first of all
 	all    []*Ticket  // of the hold; next is nil if they are several
-	next   *Ticket    // nil if there is none, or none any more
+	next   *Ticket    // nil if there is none, or if no copy has put it
+	alone  bool       // the next transaction does not put next; an earlier one may have
 	ahead  line.Ahead // of next, by the answer that was read
 	moves  int64      // the lease that t's key is moved to, 0 if the key is deleted
 	moved  int64      // the lease that a request may have moved it to, 0 if none was to
 	reads  bool       // it reads what is there, if the key is not as it should be
 	copies bool       // an earlier request may have been carried out
 	missed bool       // for certain, the key was not there as t had put it
+	there  bool       // an answer has shown that the key was there
 }
 
 // MoveTo has the next transactions move t's key, the only one, to another lease instead of deleting
@@ -48,7 +56,7 @@ func (r *Release) MoveTo(lease int64) {
 func (r *Release) Moves() bool { return r.moves != 0 }
 
 // Together reports whether the next transaction puts the key of the next ticket.
-func (r *Release) Together() bool { return r.next != nil }
+func (r *Release) Together() bool { return r.next != nil && !r.alone }
 
 // Txn is the next transaction to send, with the value of the next ticket's key, or of t's where
 // that is moved.
@@ -59,13 +67,14 @@ func (r *Release) Txn(value string) Txn {
 	}
 	// A key that was put over, without the lease, no longer stands in line.
 	txn := Txn{Name: t.Name, If: []clientv3.Cmp{t.Exists(), t.OnLease()}, own: t.Key}
+	txn.HearOut = true
 	txn.Then = []clientv3.Op{does}
 	for _, o := range r.all[1:] {
 		txn.Name = ""
 		txn.If = append(txn.If, o.Exists(), o.OnLease())
 		txn.Then = append(txn.Then, clientv3.OpDelete(o.Key))
 	}
-	if r.next != nil {
+	if r.Together() {
 		txn.If = append(txn.If, r.next.absent())
 		txn.Then = append(append(txn.Then, r.next.readAhead(r.next.few(), false)...), r.next.put(value))
 		r.reads = true
@@ -103,15 +112,16 @@ type Doubt uint8
 
 // The doubts.
 const (
-	Silence   Doubt = iota // there was no conclusive answer
-	SetBack                // the key is gone, and etcd may have been restored without it
-	Uncertain              // the key is gone, and so is the hold's certainty
-	TakenAway              // another request took the key, perhaps once it had moved
+	Silence     Doubt = iota // there was no conclusive answer
+	SetBack                  // the key is gone, and etcd may have been restored without it
+	Uncertain                // the key is gone, and so is the hold's certainty
+	TakenAway                // another request took the key, perhaps once it had moved
+	Unwitnessed              // the key is gone, and nothing shows that it was there before
 )
 
 // String is for messages.
 func (d Doubt) String() string {
-	return [...]string{"silence", "set back", "uncertain", "taken away"}[d]
+	return [...]string{"silence", "set back", "uncertain", "taken away", "unwitnessed"}[d]
 }
 
 // A Finding is a verdict, with what else an answer says.
@@ -126,17 +136,19 @@ type Finding struct {
 
 // A Now is what is known besides etcd's answer when the answer has come.
 type Now struct {
-	Certain bool // no other contender can have got in before this moment
+	Certain bool // no other contender can have got in by the end of the lease
 	Stale   bool // etcd was set back since the key was last seen
 	Final   bool // no other attempt is possible
 	Over    bool // the time for which t's key was to stay was over when the request was sent
+
+	Witnessed bool // a watch has shown that the keys were there when the release began
 }
 
 // Read reads what an answer shows of the line of the next ticket, if there is one, as Entering.Read
 // does.
 func (r *Release) Read(a Answer) {
 	r.ahead = line.Ahead{}
-	if r.next != nil && a.Outcome == Answered && a.Succeeded {
+	if r.Together() && a.Outcome == Answered && a.Succeeded {
 		r.ahead = r.next.aheadOf(a, false)
 	}
 }
@@ -144,17 +156,20 @@ func (r *Release) Read(a Answer) {
 // Judge says what follows from an answer that was read. After every verdict except the first two, t
 // is Removed, or Leaving if its key must still be removed.
 func (r *Release) Judge(a Answer, now Now) (f Finding) {
-	t, next := r.t, r.next
-	r.next = nil
+	t, next, together := r.t, r.next, r.Together()
 	r.copies = r.copies || a.Copies
-	if next != nil {
+	r.alone = next != nil && (a.Outcome == Unknown || a.Outcome == NotApplied && !together)
+	if !r.alone {
+		r.next = nil
+	}
+	if next != nil && (together || !a.Succeeded) {
 		// Once t's key is gone no copy can put next's key any more.
 		if f.Queued = next.settle(a); f.Queued {
 			f.Ahead = r.ahead
 		}
 	}
 	if a.Outcome != Answered {
-		f.Verdict = r.unanswered(a.Outcome, next != nil, now)
+		f.Verdict = r.unanswered(a.Outcome, together, now)
 		if f.Verdict == Lost {
 			f.Reason = Either
 		}
@@ -173,8 +188,10 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	case a.Empty:
 		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
 		r.reads = true
-	case t.in(a, 0) && next != nil:
+	case t.in(a, 0) && together:
 		f.Verdict = AgainAlone // next's name may have been in use
+		own, _ := a.find(0, t.Key)
+		r.there = r.there || t.Is(own)
 	case r.some(a) && r.moved == 0 || r.missed || !r.copies:
 		f.Verdict = Lost
 		f.Of, f.Reason = r.lose(a)
@@ -190,6 +207,9 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 	case r.moved != 0 && !now.Over: // the lease lasts, and would have kept it
 		f.Verdict, f.Doubt = Unconfirmed, TakenAway
 		f.Of, f.Reason = r.lose(a)
+	case !r.there && !now.Witnessed:
+		r.remove(a.Revision)
+		f.Verdict, f.Doubt = Unconfirmed, Unwitnessed
 	default:
 		r.remove(a.Revision)
 		f.Verdict = Done

@@ -67,6 +67,8 @@ func answered(t *testing.T, words string) (a ticket.Answer, now ticket.Now) {
 			next = append(next, kv(nextID, 12, mine+1))
 		case "own": // is still there
 			own = append(own, kv(ownID, rev, 0))
+		case "mine": // on its lease
+			own[0].Lease = mine
 		case "moved": // is on the other lease
 			own = append(own, kv(ownID, rev, least))
 		case "later": // a later key of the name
@@ -88,6 +90,8 @@ func answered(t *testing.T, words string) (a ticket.Answer, now ticket.Now) {
 			now.Certain = false
 		case "stale":
 			now.Stale = true
+		case "seen": // by a witness
+			now.Witnessed = true
 		case "over": // is the time for which the key was to stay
 			now.Over = true
 		default:
@@ -118,8 +122,12 @@ func TestWhatAReleaseSays(t *testing.T) {
 		{"its name is used again", "fails, later", "lost deleted", ticket.Removed},
 		{"the key was put over", "fails, own", "lost overwritten", ticket.Leaving},
 		{"it was put over, as a copy finds", "fails copy, own", "lost overwritten", ticket.Leaving},
-		{"a copy does not find it", "fails copy, gone", "done", ticket.Removed},
-		{"a copy reads that it is gone", "gone copy", "done", ticket.Removed},
+		{"a copy does not find it", "fails copy, gone", "unconfirmed unwitnessed", ticket.Removed},
+		{"it does not, and a watch has seen it", "fails copy, gone seen", "done", ticket.Removed},
+		{"a copy reads that it is gone", "gone copy", "unconfirmed unwitnessed", ticket.Removed},
+		{"it does, and a watch has seen it", "gone copy seen", "done", ticket.Removed},
+		{"a single request does not find it, whatever a watch has seen", "gone seen",
+			"lost deleted", ticket.Removed},
 		{"it is gone for certain, whatever copies say", "fails, gone copy",
 			"lost deleted", ticket.Removed},
 		{"it is lost, and nobody answers how", "fails, silence",
@@ -128,14 +136,18 @@ func TestWhatAReleaseSays(t *testing.T) {
 			"lost deleted or overwritten", ticket.Leaving},
 		{"after a copy nobody knows", "fails copy, silence", "again", ticket.Leaving},
 		{"the answer was lost", "silence", "again", ticket.Leaving},
-		{"the answer was lost, and the key is gone", "silence, gone", "done", ticket.Removed},
+		{"the answer was lost, and the key is gone", "silence, gone",
+			"unconfirmed unwitnessed", ticket.Removed},
+		{"the answer was lost, and a watch has seen the key", "silence, gone seen",
+			"done", ticket.Removed},
 		{"the request was lost", "silence, deleted", "done", ticket.Removed},
 		{"the answer was lost, and the key is still there", "silence, own",
 			"lost overwritten", ticket.Leaving},
-		{"the answer was lost, and a compare fails", "silence, fails, gone", "done", ticket.Removed},
-		{"the answer was lost, and the hold uncertain", "silence, gone uncertain",
+		{"the answer was lost, and a compare fails", "silence, fails, gone",
+			"unconfirmed unwitnessed", ticket.Removed},
+		{"the answer was lost, and the hold uncertain", "silence, gone seen uncertain",
 			"unconfirmed uncertain", ticket.Removed},
-		{"the answer was lost, and etcd set back", "silence, gone stale",
+		{"the answer was lost, and etcd set back", "silence, gone seen stale",
 			"unconfirmed set back", ticket.Removed},
 		{"set back, and uncertain", "silence, gone stale uncertain",
 			"unconfirmed set back", ticket.Removed},
@@ -156,9 +168,18 @@ func TestWhatAReleaseSays(t *testing.T) {
 		{"a late copy has put the next, and the key is there", "with: own next",
 			"again alone, next queued behind some", ticket.Leaving},
 		{"the key is gone, the next is not put", "with: gone", "lost deleted", ticket.Removed},
-		{"a copy finds neither", "with: gone copy", "done", ticket.Removed},
+		{"a copy finds neither", "with: gone copy", "unconfirmed unwitnessed", ticket.Removed},
+		{"it does, and a watch has seen the key", "with: gone copy seen", "done", ticket.Removed},
 		{"no answer", "with: silence", "again alone", ticket.Leaving},
-		{"no answer, and then the key is gone", "with: silence, gone", "done", ticket.Removed},
+		{"no answer, and then the key is gone", "with: silence, gone",
+			"unconfirmed unwitnessed", ticket.Removed},
+		{"no answer, and the next was put", "with: silence, next",
+			"done, next queued behind some", ticket.Removed},
+		{"no answers, and the next was put", "with: silence, silence, refused, next",
+			"done, next queued behind some", ticket.Removed},
+		{"no answer, and the next was not put", "with: silence, deleted", "done", ticket.Removed},
+		{"the key was there, and a copy has removed it", "with: own leftover mine, silence, gone",
+			"done", ticket.Removed},
 		{"no answer, at last", "with: silence final", "unconfirmed silence", ticket.Leaving},
 		{"etcd does not put the next", "with: refused", "again alone", ticket.Leaving},
 		{"it does not, and the key is gone", "with: refused, gone", "lost deleted", ticket.Removed},
@@ -186,14 +207,16 @@ func TestWhatAReleaseSays(t *testing.T) {
 			"unconfirmed set back", ticket.Removed},
 		{"it is gone, and so may be its first lease", "move: silence, gone uncertain",
 			"unconfirmed uncertain", ticket.Removed},
-		{"it has moved, and its time is over", "move: silence, gone over", "done", ticket.Removed},
+		{"it is gone, and its time is over", "move: silence, gone over",
+			"unconfirmed unwitnessed", ticket.Removed},
+		{"it is, and a watch has seen it", "move: silence, gone over seen", "done", ticket.Removed},
 		{"it is put over when its time is over", "move: silence, own over",
 			"unconfirmed taken away overwritten", ticket.Leaving},
 		{"no request has moved it", "move: refused, gone", "lost deleted", ticket.Removed},
 		{"it moves in vain, and then it is deleted", "move: silence, delete: deleted over",
 			"done", ticket.Removed},
 		{"it is gone as it is deleted at last", "move: silence, delete: gone over",
-			"done", ticket.Removed},
+			"unconfirmed unwitnessed", ticket.Removed},
 		{"it has moved though it is to be deleted", "move: silence, delete: moved over",
 			"done moved", ticket.Removed},
 		{"nobody says whether it has moved", "move: silence final", "unconfirmed silence", ticket.Leaving},

@@ -128,17 +128,19 @@ func TestWhatAReleaseOfSeveralSays(t *testing.T) {
 		name    string
 		x, y    int64 // as found
 		copies  bool
+		seen    bool
 		verdict ticket.Verdict
 		of      int
 		reason  ticket.Reason
 	}{
-		{"the first is gone", 0, 20, false, ticket.Lost, 0, ticket.Deleted},
-		{"the second is gone", 20, 0, false, ticket.Lost, 1, ticket.Deleted},
-		{"the second is another", 20, 25, false, ticket.Lost, 1, ticket.Deleted},
-		{"the second is put over", 20, lost, false, ticket.Lost, 1, ticket.Overwritten},
-		{"all are gone", 0, 0, false, ticket.Lost, 0, ticket.Deleted},
-		{"one is gone, whatever a copy did", 20, 0, true, ticket.Lost, 1, ticket.Deleted},
-		{"all are gone, by a copy", 0, 0, true, ticket.Done, 0, ticket.Untold},
+		{"the first is gone", 0, 20, false, false, ticket.Lost, 0, ticket.Deleted},
+		{"the second is gone", 20, 0, false, false, ticket.Lost, 1, ticket.Deleted},
+		{"the second is another", 20, 25, false, false, ticket.Lost, 1, ticket.Deleted},
+		{"the second is put over", 20, lost, false, false, ticket.Lost, 1, ticket.Overwritten},
+		{"all are gone", 0, 0, false, false, ticket.Lost, 0, ticket.Deleted},
+		{"one is gone, whatever a copy did", 20, 0, true, false, ticket.Lost, 1, ticket.Deleted},
+		{"all are gone, by a copy", 0, 0, true, false, ticket.Unconfirmed, 0, ticket.Untold},
+		{"all are gone, by a copy, and watches have seen them", 0, 0, true, true, ticket.Done, 0, ticket.Untold},
 	} {
 		tickets, keys := both(t)
 		e := ticket.EnterAll(tickets, false, false)
@@ -171,7 +173,7 @@ func TestWhatAReleaseOfSeveralSays(t *testing.T) {
 				a.Read = append(a.Read, keyAt(keys[i], rev, mine))
 			}
 		}
-		f := r.Says(a, ticket.Now{Certain: true})
+		f := r.Says(a, ticket.Now{Certain: true, Witnessed: row.seen})
 		require.Equal(t, row.verdict, f.Verdict, row.name)
 		require.Equal(t, row.reason, f.Reason, row.name)
 		for i, rev := range []int64{row.x, row.y} {

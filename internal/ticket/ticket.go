@@ -153,6 +153,7 @@ type Txn struct {
 	Name       string // of the one lock whose keys it changes, "" if they are several
 	If         []clientv3.Cmp
 	Then, Else []clientv3.Op
+	HearOut    bool // what a copy finds does not say whether another one was carried out
 
 	own   string // the key that Again reads
 	count bool   // whether it reads only whether that is there
@@ -336,6 +337,7 @@ func (t *Ticket) Release(next *Ticket, others ...*Ticket) Release {
 	for _, t := range r.all {
 		t.must("Release", Held, Gone)
 		t.state = Leaving
+		r.missed = r.missed || t.lost
 	}
 	return r
 }

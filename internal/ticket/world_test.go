@@ -353,6 +353,7 @@ func (w *world) abandon(i int, unsure bool) {
 	}
 	e.using, e.phase, e.ahead = false, removing, line.None
 	e.whole, e.taken, e.operated, e.ambiguous, e.sure = false, false, false, false, false
+	e.before, e.seen = false, false
 	e.entering, e.release, e.next = ticket.Entering{}, ticket.Release{}, none
 	e.unqueued, e.moves, e.late = none, 0, false
 	e.handed, e.undone = 0, false
@@ -483,19 +484,21 @@ func (w *world) released(i, epoch int, a ticket.Answer, noLease, final, late boo
 	if a.Outcome == ticket.Answered && !a.Succeeded && !e.ambiguous {
 		e.sure = e.sure || !w.etcd.has(&e.ticket)
 	}
-	if e.next != none && noLease {
+	if e.next != none && noLease { // it was to go together
 		w.end(w.home(e.claim), w.leaseOf(w.entries[e.next]))
 	}
-	now := ticket.Now{Certain: !l.ended, Stale: w.stale(e), Final: final, Over: late}
+	now := ticket.Now{
+		Certain: !l.ended, Stale: w.stale(e), Final: final, Over: late, Witnessed: e.seen,
+	}
 	f := e.release.Says(a, now)
 	e.ambiguous = e.ambiguous || a.Outcome == ticket.Unknown
 	put := none
-	if next := e.next; next != none { // it went together
-		e.next, e.unqueued = none, next
-		if f.Queued {
-			w.entries[next].ahead, w.entries[next].epoch = f.Ahead, epoch
-			put, e.unqueued = next, none
-		}
+	if f.Queued {
+		w.entries[e.next].ahead, w.entries[e.next].epoch = f.Ahead, epoch
+		put, e.next = e.next, none
+	}
+	if e.next != none && !e.release.Awaits() {
+		e.next, e.unqueued = none, e.next
 	}
 	switch f.Verdict {
 	case ticket.Again, ticket.AgainAlone:
@@ -509,7 +512,7 @@ func (w *world) released(i, epoch int, a ticket.Answer, noLease, final, late boo
 		// restore.
 		again := a.Succeeded && w.etcd.backs > 0
 		stays := e.moves != 0 && !late // what the release did has left the key there
-		if e.taken && !again && (!e.ambiguous || e.sure || !e.operated || e.undone || stays) {
+		if e.taken && !again && (e.before || !e.ambiguous || e.sure || !e.operated || e.undone || stays) {
 			w.breaks("Unlock said nil, and the key was taken away before")
 		}
 	case ticket.Lost:
@@ -518,6 +521,9 @@ func (w *world) released(i, epoch int, a ticket.Answer, noLease, final, late boo
 		}
 	}
 	unqueued := e.unqueued
+	if e.next != none {
+		unqueued = e.next
+	}
 	claim, unsure := e.claim, f.Verdict == ticket.Unconfirmed
 	if e.ticket.State() == ticket.Removed {
 		w.forget(i)
@@ -625,6 +631,9 @@ func (w *world) steps() []step {
 			add(unlocks, i, 0)
 			if w.linger { // as far as the view shows
 				add(unlocks, i, 1)
+			}
+			if e := w.entries[c.ticket]; w.each[silence]+w.each[repeat] > 0 && w.etcd.hasAsPut(&e.ticket) {
+				add(unlocks, i, 2) // a live watch has told nothing
 			}
 		}
 	}
@@ -830,7 +839,7 @@ func (w *world) do(s step) {
 	case begins:
 		w.begin(s.a)
 	case unlocks:
-		w.unlock(s.a, s.b != 0)
+		w.unlock(s.a, s.b == 1, s.b == 2)
 	case joins:
 		w.join(&w.sessions[w.home(s.a)])
 	case audits:
@@ -909,7 +918,7 @@ func (w *world) setBack(to int64) {
 		}
 		switch {
 		case w.etcd.hasAsPut(&e.ticket):
-			e.taken, e.operated, e.undone = false, false, false
+			e.taken, e.operated, e.undone, e.before = false, false, false, false
 		case w.etcd.hasMoved(e):
 		case before.has(&e.ticket):
 			e.taken, e.operated, e.undone = true, true, true
@@ -1071,9 +1080,9 @@ func (w *world) begin(claim int) {
 	w.admit(s)
 }
 
-// unlock is what Unlock does before it sends anything. alone is what the view of the line
-// shows.
-func (w *world) unlock(claim int, alone bool) {
+// unlock is what Unlock does before it sends anything. alone is what the view of the line shows, and
+// seen that a live watch covers the key.
+func (w *world) unlock(claim int, alone, seen bool) {
 	i, s := w.claims[claim].ticket, &w.sessions[w.home(claim)]
 	if i == none { // another claim that has lost it has unlocked before
 		w.part(claim, none)
@@ -1110,7 +1119,7 @@ func (w *world) unlock(claim int, alone bool) {
 			next = &w.entries[e.next].ticket
 		}
 	}
-	e.phase = releasing
+	e.phase, e.before, e.seen = releasing, e.taken, seen
 	e.release = e.ticket.Release(next)
 	w.send(i)
 }

@@ -422,12 +422,13 @@ func TestAKeyThatWasGoneBeforeItsTimeWasOverIsNotConfirmed(t *testing.T) {
 }
 
 // If the time of a key is over before its Unlock gets an answer, a key that is gone has gone with
-// its lease: the hold was whole.
+// its lease: the hold was whole, if the watch of the key shows that it was there before.
 func TestAKeyWhoseTimeIsOverWhileItMovesHasGoneByItself(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		const short = 3 * time.Second
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n", etcdlock.WithMinHold(short))
 		tests.LockWithin(t, mu, time.Second)
+		time.Sleep(2 * tests.WatchedBy)
 		etcd.Intercept(next(fake.Txn, fake.Effect{DropReply: true})(etcd))
 		time.AfterFunc(time.Millisecond, func() {
 			etcd.Intercept(nil)
