@@ -38,8 +38,8 @@ var (
 
 	// ErrUnconfirmed says that etcd did not confirm a release in time. The release goes on in the
 	// background. If etcd stays away, the lock is free once its lease has expired. Or an answer of
-	// etcd was lost and the key is gone: Unlock has deleted it, or an operator did before, and another
-	// contender may have held the lock meanwhile. The text says which.
+	// etcd was lost and the key is gone: Unlock has deleted it, or an operator did before, and
+	// another contender may have held the lock meanwhile. The text says which.
 	ErrUnconfirmed = errors.New("etcdlock: release not confirmed")
 
 	// ErrUnlocked is the cause of a hold's context after Unlock.

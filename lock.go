@@ -138,10 +138,10 @@ func (m *Mutex) Unlock(ctx context.Context) error {
 // returned nil and was protected throughout, as the nil of [Mutex.Unlock] says. fn gets a context
 // that comes from ctx and also ends with the hold; its cause says why.
 //
-// If Lock fails, fn is not called, and the error is Lock's and [ErrNotRun].
-// Otherwise it returns fn's error, joined with Unlock's unless fn's error wraps that already:
-// [ErrLost] says that the work was not protected throughout, [ErrUnconfirmed] that the release was
-// not confirmed, as with Unlock. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the wait alone.
+// If Lock fails, fn is not called, and the error is Lock's and [ErrNotRun]. Otherwise it returns
+// fn's error, joined with Unlock's unless fn's error wraps that already: [ErrLost] says that the
+// work was not protected throughout, [ErrUnconfirmed] that the release was not confirmed, as with
+// Unlock. ctx bounds the wait and fn; [WithAcquireTimeout] bounds the wait alone.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return m.do(ctx, "Do", fn, hold.Request{Runs: true})
 }

@@ -65,7 +65,8 @@ func ExampleEtcd_Expire() {
 	// Output: true
 }
 
-// The answer to a release is lost. The key is gone, and Unlock does not say that the hold was whole.
+// The answer to a release is lost. The key is gone, and Unlock does not say that the hold was
+// whole.
 func ExampleEtcd_LoseAnswers() {
 	ctx := context.Background()
 	etcd, err := etcdlocktest.Start() // in a test: etcdlocktest.New(t)

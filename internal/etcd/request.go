@@ -78,9 +78,9 @@ func (c *callContext) Err() error {
 	return err
 }
 
-// hearOut is ask as an attempt calls it, for a transaction of which only one copy can succeed. Where
-// a copy finds that another one may have been carried out, it waits for the answers to the others for
-// a while, and what has succeeded is the answer to all.
+// hearOut is ask as an attempt calls it, for a transaction of which only one copy can succeed.
+// Where a copy finds that another one may have been carried out, it waits for the answers to the
+// others for a while, and what has succeeded is the answer to all.
 //
 // (Do not take the first answer. With a dead endpoint two copies go out at once, and half of the
 // releases would not know that they have succeeded. TestTheCopiesOfAReleaseAreHeardOut.)

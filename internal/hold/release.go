@@ -239,9 +239,12 @@ func (r *release) nowLocked(done etcd.Outcome, final bool) ticket.Now {
 		Final:   final,
 		Over:    r.stay != nil && !done.Sent.Before(r.stay.until),
 
-		Witnessed: !slices.ContainsFunc(r.h.all, func(o *Hold) bool { return !o.place.WitnessedLocked() }),
+		Witnessed: !slices.ContainsFunc(r.h.all, (*Hold).unwitnessedLocked),
 	}
 }
+
+// unwitnessedLocked reports whether no watch has seen h's key there when its release began.
+func (h *Hold) unwitnessedLocked() bool { return !h.place.WitnessedLocked() }
 
 // failsLocked ends a release that has failed, with the error that send returns.
 func (r *release) failsLocked(f ticket.Finding, untold []error) error {

@@ -166,8 +166,8 @@ func (w *world) sendTxn(verb string, i int, txn ticket.Txn) {
 // loan is the lease of a key that stays.
 func loan(i int) int { return 1000 + i }
 
-// serve has etcd carry a request out. It reports whether the answer is news: not the same as that to
-// an equal request that the client has not heard yet.
+// serve has etcd carry a request out. It reports whether the answer is news: not the same as that
+// to an equal request that the client has not heard yet.
 func (w *world) serve(m *message) (news bool) {
 	w.requests = slices.DeleteFunc(w.requests, func(o *message) bool { return o == m })
 	m.answered = w.epoch
@@ -321,7 +321,8 @@ func (w *world) do(act string) {
 		w.backup = w.store.Index()
 		w.epoch++
 	case "o":
-		if _, err := w.store.Txn(sent.Txn(nil, []clientv3.Op{clientv3.OpDelete(p.Key)}, nil)); err != nil {
+		taken := sent.Txn(nil, []clientv3.Op{clientv3.OpDelete(p.Key)}, nil)
+		if _, err := w.store.Txn(taken); err != nil {
 			panic(err)
 		}
 	case "x":

@@ -11,11 +11,11 @@ import (
 // transaction deletes all of them or none, so if one of them is there no copy has deleted any.
 //
 // The answer to a copy does not say what the first request did. If the key is gone and a copy may
-// have been sent, the release itself may have removed it, or an operator did, who needs no lease for
-// that, and another contender has got in since.
+// have been sent, the release itself may have removed it, or an operator did, who needs no lease
+// for that, and another contender has got in since.
 //
-// Invariant: a release is Done only with evidence that the key was there when it began: an answer to
-// it that shows the key, or that only the release can have got; or a witness, see Now.
+// Invariant: a release is Done only with evidence that the key was there when it began: an answer
+// to it that shows the key, or that only the release can have got; or a witness, see Now.
 //
 // Do not take a certain hold for evidence. (TestUnlockSaysNilOnlyWithEvidence.)
 //

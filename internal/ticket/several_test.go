@@ -140,7 +140,7 @@ func TestWhatAReleaseOfSeveralSays(t *testing.T) {
 		{"all are gone", 0, 0, false, false, ticket.Lost, 0, ticket.Deleted},
 		{"one is gone, whatever a copy did", 20, 0, true, false, ticket.Lost, 1, ticket.Deleted},
 		{"all are gone, by a copy", 0, 0, true, false, ticket.Unconfirmed, 0, ticket.Untold},
-		{"all are gone, by a copy, and watches have seen them", 0, 0, true, true, ticket.Done, 0, ticket.Untold},
+		{"all are gone, by a copy, as was seen", 0, 0, true, true, ticket.Done, 0, ticket.Untold},
 	} {
 		tickets, keys := both(t)
 		e := ticket.EnterAll(tickets, false, false)

@@ -632,7 +632,8 @@ func (w *world) steps() []step {
 			if w.linger { // as far as the view shows
 				add(unlocks, i, 1)
 			}
-			if e := w.entries[c.ticket]; w.each[silence]+w.each[repeat] > 0 && w.etcd.hasAsPut(&e.ticket) {
+			copies := w.each[silence]+w.each[repeat] > 0
+			if copies && w.etcd.hasAsPut(&w.entries[c.ticket].ticket) {
 				add(unlocks, i, 2) // a live watch has told nothing
 			}
 		}
@@ -1080,8 +1081,8 @@ func (w *world) begin(claim int) {
 	w.admit(s)
 }
 
-// unlock is what Unlock does before it sends anything. alone is what the view of the line shows, and
-// seen that a live watch covers the key.
+// unlock is what Unlock does before it sends anything. alone is what the view of the line shows,
+// and seen that a live watch covers the key.
 func (w *world) unlock(claim int, alone, seen bool) {
 	i, s := w.claims[claim].ticket, &w.sessions[w.home(claim)]
 	if i == none { // another claim that has lost it has unlocked before

@@ -121,9 +121,9 @@ func said(err error) string {
 	return err.Error()
 }
 
-// Rule 6: beside an operator who deletes the key, and answers that are lost, Unlock says nil only if
-// something shows that the key was there when it was called: an answer, or the watch of a hold that
-// lasts. Nor does a lost answer alone make a loss of it.
+// Rule 6: beside an operator who deletes the key, and answers that are lost, Unlock says nil only
+// if something shows that the key was there when it was called: an answer, or the watch of a hold
+// that lasts. Nor does a lost answer alone make a loss of it.
 func TestUnlockSaysNilOnlyWithEvidence(t *testing.T) {
 	for _, row := range []struct {
 		name     string
@@ -190,8 +190,8 @@ func TestTheNextWaitersKeyShowsThatAReleaseWasCarriedOut(t *testing.T) {
 	})
 }
 
-// A watch that tells an operator's deletion late is no witness: if it is silent until Unlock has its
-// answer, or if the client has heard of a revision since that is not before the deletion's.
+// A watch that tells an operator's deletion late is no witness: if it is silent until Unlock has
+// its answer, or if the client has heard of a revision since that is not before the deletion's.
 func TestALateWatchIsNoWitness(t *testing.T) {
 	const late = 300 * time.Millisecond
 	for _, row := range []struct {
