@@ -14,6 +14,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/hold"
 	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/quote"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -176,7 +177,8 @@ func (e *LockedError) Error() string {
 // LogValue is e as attributes, with its text as "error".
 func (e *LockedError) LogValue() slog.Value {
 	attrs := []slog.Attr{
-		slog.String("error", e.Error()), slog.String("name", e.Name), slog.Int("ahead", e.Ahead),
+		slog.String("error", e.Error()), slog.String("name", quote.Text(e.Name)),
+		slog.Int("ahead", e.Ahead),
 	}
 	if e.delay > 0 {
 		attrs = append(attrs, slog.Duration("delay", e.delay))
@@ -271,7 +273,8 @@ func (e *LostError) Unwrap() []error {
 // LogValue is e as attributes, with its text as "error".
 func (e *LostError) LogValue() slog.Value {
 	attrs := []slog.Attr{
-		slog.String("error", e.Error()), slog.String("name", e.Name), slog.Int64("token", e.Token),
+		slog.String("error", e.Error()), slog.String("name", quote.Text(e.Name)),
+		slog.Int64("token", e.Token),
 	}
 	if e.Reason != nil {
 		attrs = append(attrs, slog.String("reason", bare(e.Reason)))
@@ -290,10 +293,10 @@ type RecalledError struct {
 func (e *RecalledError) Error() string {
 	text := fmt.Sprintf("etcdlock: lock %q recalled (token %d)", e.Name, e.Token)
 	if e.By != "" {
-		text += " by " + e.By
+		text += " by " + quote.Text(e.By)
 	}
 	if e.Reason != "" {
-		text += ": " + e.Reason
+		text += ": " + quote.Text(e.Reason)
 	}
 	return text
 }
@@ -304,8 +307,8 @@ func (e *RecalledError) Unwrap() error { return ErrRecalled }
 // LogValue is e as attributes, with its text as "error".
 func (e *RecalledError) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("error", e.Error()),
-		slog.String("name", e.Name), slog.Int64("token", e.Token),
-		slog.String("by", e.By), slog.String("reason", e.Reason))
+		slog.String("name", quote.Text(e.Name)), slog.Int64("token", e.Token),
+		slog.String("by", quote.Text(e.By)), slog.String("reason", quote.Text(e.Reason)))
 }
 
 // opError is the error of one call. Its text names the call and the lock, and it wraps everything
@@ -321,7 +324,7 @@ func (e *opError) Unwrap() []error { return e.wraps }
 // failed is the error of call op on the lock name for the given reasons. The last reason is the one
 // nearest to the caller.
 func failed(op, name string, reasons ...error) error {
-	e := &opError{text: fmt.Sprintf("etcdlock: %s %s", op, excerpt(name, maxNameLen))}
+	e := &opError{text: fmt.Sprintf("etcdlock: %s %s", op, quote.Excerpt(name, maxNameLen))}
 	for _, reason := range reasons {
 		if reason != nil {
 			e.text += ": " + bare(reason)

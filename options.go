@@ -17,6 +17,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/hold"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 const (
@@ -158,9 +159,9 @@ func WithOwner(label string) Option {
 			return errors.New(`etcdlock: WithOwner(""): empty label`)
 		case len(label) > maxNameLen:
 			return fmt.Errorf("etcdlock: WithOwner(%s): %d bytes, more than %d",
-				excerpt(label, 32), len(label), maxNameLen)
+				quote.Excerpt(label, 32), len(label), maxNameLen)
 		case !utf8.ValidString(label):
-			return fmt.Errorf("etcdlock: WithOwner(%s): not valid UTF-8", excerpt(label, 32))
+			return fmt.Errorf("etcdlock: WithOwner(%s): not valid UTF-8", quote.Excerpt(label, 32))
 		}
 		return nil
 	})
@@ -179,7 +180,7 @@ func WithInfo(info string) Option {
 // checkInfo returns an error if info, which was given to something, cannot be stored.
 func checkInfo(to, info string) error {
 	if err := line.CheckInfo(info); err != nil {
-		return fmt.Errorf("etcdlock: %s(%s): %w", to, excerpt(info, 32), err)
+		return fmt.Errorf("etcdlock: %s(%s): %w", to, quote.Excerpt(info, 32), err)
 	}
 	return nil
 }
@@ -411,7 +412,7 @@ func configure[O SessionOption](c hold.Config, to use, opts []O) (hold.Config, e
 	}
 	c.TTL = etcd.WholeSeconds(c.TTL)
 	if err := c.SetTexts(); err != nil {
-		return c, fmt.Errorf("etcdlock: owner %s: %w", excerpt(c.Owner, 32), err)
+		return c, fmt.Errorf("etcdlock: owner %s: %w", quote.Excerpt(c.Owner, 32), err)
 	}
 	return c, nil
 }
@@ -446,7 +447,7 @@ func checkName(name string) error {
 		return errors.New(`etcdlock: name "" is empty`)
 	case len(name) > maxNameLen:
 		return fmt.Errorf("etcdlock: name %s has %d bytes, more than %d",
-			excerpt(name, 32), len(name), maxNameLen)
+			quote.Excerpt(name, 32), len(name), maxNameLen)
 	case !utf8.ValidString(name):
 		return fmt.Errorf("etcdlock: name %q is not valid UTF-8", name)
 	case strings.ContainsRune(name, 0):
@@ -471,7 +472,7 @@ func checkNames(names []string) error {
 			return err
 		}
 		if seen[name] {
-			return fmt.Errorf("etcdlock: LockAll: name %s twice", excerpt(name, maxNameLen))
+			return fmt.Errorf("etcdlock: LockAll: name %s twice", quote.Excerpt(name, maxNameLen))
 		}
 		seen[name] = true
 	}
@@ -482,7 +483,7 @@ func checkNames(names []string) error {
 func checkLimit(name string, limit int) error {
 	if limit < 1 || limit > mostPermits {
 		return fmt.Errorf("etcdlock: semaphore %s: limit %d: must be 1 to %d",
-			excerpt(name, maxNameLen), limit, mostPermits)
+			quote.Excerpt(name, maxNameLen), limit, mostPermits)
 	}
 	return nil
 }
@@ -504,12 +505,4 @@ func checkContext(ctx context.Context, op, name string) error {
 		return failed(op, name, errNilContext)
 	}
 	return nil
-}
-
-// excerpt is text, quoted, or its beginning if it is longer than most bytes.
-func excerpt(text string, most int) string {
-	if len(text) > most {
-		return fmt.Sprintf("%q...", text[:32])
-	}
-	return fmt.Sprintf("%q", text)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/hold"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/quote"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -50,16 +51,16 @@ type Contender struct {
 
 // LogValue is c as attributes: what is known of it.
 func (c Contender) LogValue() slog.Value {
-	attrs := []slog.Attr{slog.String("name", c.Name), slog.String("owner", c.label())}
+	attrs := []slog.Attr{slog.String("name", quote.Text(c.Name)), slog.String("owner", c.label())}
 	if c.Key != "" {
 		attrs = append(attrs, slog.String("mode", string(c.Mode)), slog.Bool("holds", c.Holds),
-			slog.Int64("token", c.Token), slog.String("key", c.Key))
+			slog.Int64("token", c.Token), slog.String("key", quote.Text(c.Key)))
 	}
 	if !c.Until.IsZero() {
 		attrs = append(attrs, slog.Time("until", c.Until))
 	}
 	if c.Info != "" {
-		attrs = append(attrs, slog.String("info", c.Info))
+		attrs = append(attrs, slog.String("info", quote.Text(c.Info)))
 	}
 	return slog.GroupValue(attrs...)
 }
@@ -76,16 +77,13 @@ const (
 // modeOf is the Mode of a kind.
 func modeOf(k line.Kind) Mode { return Mode(k.String()) }
 
-// label names c for people: by its owner's label, and by its process if the label does not.
+// label names c for people.
 func (c Contender) label() string {
-	process := fmt.Sprintf("%s:%d", c.Host, c.PID)
-	switch {
-	case c.Owner != "" && (c.Host == "" || c.Owner == process):
-		return c.Owner
-	case c.Owner != "":
-		return fmt.Sprintf("%s (%s)", c.Owner, process)
+	switch owner := quote.Owner(c.Owner, c.Host, c.PID); {
+	case owner != "":
+		return owner
 	case c.Key != "":
-		return fmt.Sprintf("%q", c.Key)
+		return quote.Excerpt(c.Key, 2*maxNameLen)
 	default: // a long line with keys ahead of it that are no contenders
 		return "somebody"
 	}
@@ -246,7 +244,7 @@ func checkContender(ctx context.Context, kv clientv3.KV, op string, c Contender)
 	}
 	if c.Key == "" || c.Token <= 0 {
 		return fmt.Errorf("etcdlock: %s: not a contender: key %s, token %d",
-			op, excerpt(c.Key, 2*maxNameLen), c.Token)
+			op, quote.Excerpt(c.Key, 2*maxNameLen), c.Token)
 	}
 	return nil
 }

@@ -49,8 +49,8 @@ var imports = map[string][]string{
 	"follow":         {"etcd", "etcd/attempt", "line", "recheck", "ticket"},
 	"guard":          nil,
 	"hold": {
-		"etcd", "etcd/attempt", "events", "follow", "guard", "lease", "line", "list", "queue", "ticket",
-		"turn",
+		"etcd", "etcd/attempt", "events", "follow", "guard", "lease", "line", "list", "queue", "quote",
+		"ticket", "turn",
 	},
 	"list":        nil,
 	"lease":       {"etcd", "etcd/attempt", "etcd/keepalive", "guard", "lease/trust", "list"},
@@ -59,6 +59,7 @@ var imports = map[string][]string{
 	"queue": {
 		"etcd", "etcd/attempt", "guard", "lease", "line", "recheck", "ticket",
 	},
+	"quote":   nil,
 	"recheck": nil,
 	"ticket":  {"line"},
 	"turn":    {"list"},

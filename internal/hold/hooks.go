@@ -10,6 +10,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/events"
 	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 // Hooks are the user's hooks. The API says when each is called, and with what. Any of them may be
@@ -181,9 +182,16 @@ func (h *Hooks) ofLeases(q *events.Queue, log func(slog.Level, string, ...any)) 
 	}
 }
 
-// tell logs a record, in order with the hooks.
+// tell logs a record, in order with the hooks. Others may have written the texts among args.
 func (c *Config) tell(q *events.Queue, level slog.Level, message string, args []any) {
-	if logger := c.Logger; logger != nil {
-		q.Run(func() { logger.Log(context.Background(), level, "etcdlock: "+message, args...) })
+	logger := c.Logger
+	if logger == nil {
+		return
 	}
+	for i, arg := range args {
+		if text, is := arg.(string); is {
+			args[i] = quote.Text(text)
+		}
+	}
+	q.Run(func() { logger.Log(context.Background(), level, "etcdlock: "+message, args...) })
 }

@@ -187,7 +187,7 @@ func TestARecalledErrorIsErrRecalledAndTellsWhoAndWhy(t *testing.T) {
 		`etcdlock: lock "a" recalled (token 7) by op`: {Name: "a", Token: 7, By: "op"},
 		`etcdlock: lock "a" recalled (token 7): update`: {Name: "a", Token: 7,
 			Reason: "update"},
-		`etcdlock: lock "a\nb" recalled (token 7) by op: "urgent"`: {Name: "a\nb", Token: 7, By: "op",
+		`etcdlock: lock "a\nb" recalled (token 7) by op: "\"urgent\""`: {Name: "a\nb", Token: 7, By: "op",
 			Reason: `"urgent"`},
 	} {
 		require.Equal(t, text, e.Error())
