@@ -793,6 +793,12 @@ var mutants = []mutant{
 		killers: []killer{onCluster("TestClosingIsNoWarning/while_a_look_is_under_way")},
 	},
 	{
+		name:    "a report names the pings while they may be on their way",
+		why:     "etcd is connected and silent: the connection may be dead. But a client with pings finds that in 13 s, and may have them (rule 8).",
+		change:  in("attempt.Caller.namePings").drop("_ < pingsTell"),
+		killers: []killer{core("etcd/attempt", "TestAReportOfASilentConnectionNamesThePingsOnce")},
+	},
+	{
 		name:    "a request goes by a client that is closed",
 		why:     "The client says itself that it is closed. But it does so after a hundred tries, and as many warnings.",
 		change:  in("attempt.Caller.connected").never("_.Closed()"),
