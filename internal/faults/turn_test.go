@@ -119,3 +119,50 @@ func TestS45PingsEndAConnectionThatDiedWithoutASign(t *testing.T) {
 		})
 	}
 }
+
+// S45. A follower is frozen, and a client has its connections to all three members. With pings it
+// gives up the dead one, and its calls take their usual time. Without pings a part of its requests
+// goes there for as long as the follower is frozen, and is repeated.
+//
+//	a holds now and then | a follower freezes | for a while | how long a's calls take
+func TestS45PingsEndTheConnectionToAFrozenFollower(t *testing.T) {
+	t.Parallel()
+	const back, usual = 15 * time.Second, 500 * time.Millisecond
+	for _, pinged := range []bool{true, false} {
+		name, must := "with pings", "after 15 s each Lock and Unlock takes <= 0.5 s"
+		if !pinged {
+			name, must = "without pings", "(the control: after 15 s some take longer)"
+		}
+		t.Run(name, func(t *testing.T) {
+			prove(t, row{
+				id: "S45", name: "a follower frozen, " + name, lanes: 2,
+				fault: "one of three members, a follower, is frozen; a client of all three, " + name,
+				must:  must,
+			}, func(tr *trial) {
+				s := startServers(tr, 3)
+				follower := (s.leader() + 1) % 3
+				opts := []contract.ClientOption{pings}
+				if !pinged {
+					opts = nil
+				}
+				a := tr.partyOf("a", s.client(tr, opts...), 5*ttl)
+				a.getsALease()
+				s.freeze(follower)
+				tr.Cleanup(func() { s.thaw(follower) })
+				frozen := now()
+				longest := time.Duration(0)
+				for now() < frozen+2*back {
+					began := now()
+					a.locks()
+					a.holdsFor(10 * time.Millisecond)
+					a.unlocks()
+					if began > frozen+back {
+						longest = max(longest, now()-began)
+					}
+				}
+				tr.figures.longest("time of a Lock and Unlock after 15 s", longest)
+				tr.must(longest <= usual == pinged, "the longest has taken %v", longest)
+			})
+		})
+	}
+}
