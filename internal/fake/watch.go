@@ -36,6 +36,7 @@ type watch struct {
 	// Guarded by Server.mu.
 	from     int64
 	queue    []delivery
+	begun    bool // or its caller has gone: it does not begin any more
 	quiet    bool // nothing was delivered since the last check of it
 	reporter *time.Timer
 }
@@ -86,8 +87,13 @@ func streamOf(ctx context.Context) string {
 	return fmt.Sprint(map[string][]string(md))
 }
 
-// beginLocked begins a watch, with past events if it asks for them.
+// beginLocked begins a watch, with past events if it asks for them. A request that arrives after its
+// caller has gone, or once more, begins none: nothing would end it.
 func (s *Server) beginLocked(w *watch) {
+	if w.begun {
+		return
+	}
+	w.begun = true
 	now := s.store.Rev()
 	if w.from < 0 {
 		w.addLocked(clientv3.WatchResponse{Header: s.header(), Canceled: true,
@@ -171,6 +177,7 @@ func (w *watch) stop() {
 	w.on.s.mu.Lock()
 	defer w.on.s.mu.Unlock()
 	delete(w.on.s.watches, w)
+	w.begun = true
 	if w.reporter != nil {
 		w.reporter.Stop()
 	}
