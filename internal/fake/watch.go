@@ -87,8 +87,8 @@ func streamOf(ctx context.Context) string {
 	return fmt.Sprint(map[string][]string(md))
 }
 
-// beginLocked begins a watch, with past events if it asks for them. A request that arrives after its
-// caller has gone, or once more, begins none: nothing would end it.
+// beginLocked begins a watch, with past events if it asks for them. A request that arrives after
+// its caller has gone, or once more, begins none: nothing would end it.
 func (s *Server) beginLocked(w *watch) {
 	if w.begun {
 		return

@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/events"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/lease"
@@ -31,6 +32,8 @@ type Session struct {
 	keys   *queue.Keys
 	tasks  *guard.Group // all goroutines, for which Close waits; ARCHITECTURE.md has a row of each
 	hooks  events.Queue // to the user's Trace and Logger
+
+	clientClosed atomic.Bool // it was logged that the client is closed
 
 	// mu guards what follows and the mutable state of every lease, line, place
 	// and hold of the session.
@@ -92,7 +95,20 @@ func (s *Session) IsClosed() bool {
 // log logs a record in order with the hooks: a handler that blocks does not hold up a
 // lock.
 func (s *Session) log(level slog.Level, message string, args ...any) {
-	s.cfg.tell(&s.hooks, level, message, args)
+	s.tell(s.cfg, level, message, args)
+}
+
+// tell is log, by the logger of a config. Once the client is closed all that fails has that reason:
+// it is one warning, however many holds there are.
+func (s *Session) tell(cfg *Config, level slog.Level, message string, args []any) {
+	if level >= slog.LevelWarn && s.etcd.Closed() {
+		if cfg.Logger == nil || s.clientClosed.Swap(true) {
+			return
+		}
+		message = "the client was closed before its Session: no lease is renewed or given back"
+		args = []any{"error", attempt.ErrClientClosed}
+	}
+	cfg.tell(&s.hooks, level, message, args)
 }
 
 // A Lock is what the engine has of a Mutex, an RWMutex, a Semaphore or a name of a LockAll: its
@@ -139,5 +155,5 @@ func (m *Lock) contender() Contender {
 }
 
 func (m *Lock) log(level slog.Level, message string, args ...any) {
-	m.cfg.tell(&m.s.hooks, level, message, args)
+	m.s.tell(m.cfg, level, message, args)
 }

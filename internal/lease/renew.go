@@ -158,8 +158,13 @@ func (k *keeper) care(lastAudit time.Time) (c cared) {
 	return c
 }
 
-// send sends a renewal, and has the next one sent when the answer of this one is late.
+// send sends a renewal, and has the next one sent when the answer of this one is late. Once the
+// client is closed none can be sent any more.
 func (k *keeper) send() {
+	if k.pool.etcd.Closed() {
+		k.renewalFailed(attempt.ErrClientClosed)
+		return
+	}
 	k.lastStarted = time.Now()
 	started, r := k.lastStarted, keepalive.Renewal{
 		Until: k.until(), Patience: k.plan.Late(), Anew: k.repeated, Refused: k.refused,
@@ -293,6 +298,8 @@ func (k *keeper) renew(started time.Time, r keepalive.Renewal) {
 	cancel()
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	switch cut := <-unreachable; {
+	case err != nil && p.etcd.Closed():
+		err = attempt.ErrClientClosed
 	case err != nil && cut:
 		err = attempt.ErrUnreachable
 	case ended && errors.Is(attempt.Cause(bounded), context.DeadlineExceeded):
@@ -391,7 +398,7 @@ func (l *Lease) renewalFailed(err error) {
 	switch {
 	case attempt.Is(err, rpctypes.ErrLeaseNotFound):
 		l.endRevoked(err)
-	case attempt.Refused(err):
+	case attempt.Refused(err) || err == attempt.ErrClientClosed:
 		l.trusts(func(*trust.Trust) { l.refusal = err })
 	}
 	p.config.Log(slog.LevelWarn, "lease not renewed", "lease", l.Hex(), "error", err,

@@ -1973,6 +1973,18 @@ var mutants = []mutant{
 		killers: []killer{inArea("mutex", "TestALockedErrorSaysThatItsOwnSessionHolds")},
 	},
 	{
+		name:    "renewals go on though the client is closed",
+		why:     "A renewal that fails at once is sent again soon. But with a closed client all of them fail, and each is a line of the log.",
+		change:  in("keeper.send").never("_.pool.etcd.Closed()"),
+		killers: []killer{inArea("outages", "TestAClientThatIsClosedBeforeItsSessionIsOneWarning")},
+	},
+	{
+		name:    "what follows from a closed client is logged, too",
+		why:     "A loss is logged, and so is a lease that was not given back. But all of these are one slip, with one reason.",
+		change:  in("Session.tell").never("_.clientClosed.Swap(true)"),
+		killers: []killer{inArea("outages", "TestAClientThatIsClosedBeforeItsSessionIsOneWarning")},
+	},
+	{
 		name: "Lead nests",
 		why:  "WithReentrancy is there for nesting. But a Lead that nests has no turn, and never waits for one.",
 		change: in("candidate.run").replace("_self.lock.NestsIn(_ctx) != nil",
