@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 func (a *app) breakCommand() *cobra.Command {
@@ -97,7 +98,7 @@ func (b *breaking) delete(a *app, client *clientv3.Client, w *who, p place) erro
 	if err := etcdlock.Break(ctx, client, p.Contender); err != nil {
 		return ends(exitFailed, w.etcd.noAnswer(err))
 	}
-	_, err := io.WriteString(a.stdout, fmt.Sprintf("deleted %s\n\n", plain(p.Key)))
+	_, err := io.WriteString(a.stdout, fmt.Sprintf("deleted %s\n\n", quote.Text(p.Key)))
 	if err != nil {
 		return ends(exitFailed, err)
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/etcdlock/etcdlock/internal/quote"
 	"github.com/spf13/pflag"
 )
 
@@ -51,7 +53,7 @@ type app struct {
 // say writes one line to stderr.
 func (a *app) say(format string, args ...any) {
 	text := strings.TrimPrefix(fmt.Sprintf(format, args...), "etcdlock: ")
-	fmt.Fprintf(a.stderr, "etcdlock: %s\n", strings.ReplaceAll(text, "\n", " "))
+	fmt.Fprintf(a.stderr, "etcdlock: %s\n", quote.Line(strings.ReplaceAll(text, "\n", " ")))
 }
 
 // run is the whole program, and returns its exit status.
@@ -196,7 +198,7 @@ func oneName(c *cobra.Command, args []string) error {
 	}
 	if strings.HasSuffix(args[0], "/") {
 		return misused("no name ends with \"/\": etcdlock who --prefix %s shows those below it",
-			plain(args[0]))
+			quote.Text(args[0]))
 	}
 	return atMost(1)(c, args)
 }

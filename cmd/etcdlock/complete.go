@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 // completeWithin bounds how long a shell waits for the names of locks.
@@ -39,7 +41,7 @@ func (a *app) lockNames(
 		if len(names) == mostNames {
 			break
 		}
-		if plain(p.Name) == p.Name { // a shell takes what follows a tab for a description
+		if quote.Text(p.Name) == p.Name { // a shell takes what follows a tab for a description
 			names = append(names, p.Name)
 		}
 	}

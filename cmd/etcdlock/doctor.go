@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -67,7 +68,8 @@ func (d *doctor) bad(subject, format string, args ...any) {
 }
 
 func (d *doctor) tell(verdict, subject, format string, args []any) {
-	fmt.Fprintf(d.to, "%s  %s: %s\n", verdict, subject, fmt.Sprintf(format, args...))
+	line := quote.Line(fmt.Sprintf("%s: %s", subject, fmt.Sprintf(format, args...)))
+	fmt.Fprintf(d.to, "%s  %s\n", verdict, line)
 }
 
 func (d *doctor) run(a *app) error {

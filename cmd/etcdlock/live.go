@@ -12,6 +12,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 // live is what top and ui have in common: a board of the locks below a prefix, and what their user
@@ -81,7 +82,7 @@ func (l *live) act(what, lock string, p *board.Place) string {
 		err = etcdlock.Recall(ctx, l.client, c, etcdlock.RecallRequest{By: whoAsks(), Grace: l.grace})
 	}
 	if err != nil {
-		return strings.TrimPrefix(l.etcd.noAnswer(err).Error(), l.etcd.endpoints+": ")
+		return quote.Line(strings.TrimPrefix(l.etcd.noAnswer(err).Error(), l.etcd.endpoints+": "))
 	}
-	return fmt.Sprintf("%s %s", did, p.Key)
+	return fmt.Sprintf("%s %s", did, quote.Text(p.Key))
 }

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 func (a *app) recallCommand() *cobra.Command {
@@ -136,7 +137,7 @@ func (r *recalling) ask(
 		cancel()
 		switch {
 		case err == nil:
-			fmt.Fprintf(a.stdout, "asked %s\n", plain(p.Key))
+			fmt.Fprintf(a.stdout, "asked %s\n", quote.Text(p.Key))
 			asked = append(asked, p)
 		case errors.Is(err, etcdlock.ErrNotRecallable) && r.breaks:
 			a.say("%s does not listen to a recall: no grace, its place is deleted now", ownerOf(p.Contender))
@@ -171,7 +172,7 @@ func (r *recalling) await(a *app, client *clientv3.Client, name string, asked []
 				return o.Token == p.Token && o.Key == p.Key
 			})
 			if gone {
-				fmt.Fprintf(a.stdout, "gone %s\n", plain(p.Key))
+				fmt.Fprintf(a.stdout, "gone %s\n", quote.Text(p.Key))
 			}
 			return gone
 		})
@@ -185,7 +186,7 @@ func (r *recalling) await(a *app, client *clientv3.Client, name string, asked []
 	}
 	for _, p := range asked {
 		if !r.breaks {
-			return ends(exitBad, fmt.Errorf("still there: %s of %s: %s", plain(p.Key),
+			return ends(exitBad, fmt.Errorf("still there: %s of %s: %s", quote.Text(p.Key),
 				ownerOf(p.Contender), insteadFor(p)))
 		}
 		if err := r.delete(a, client, p); err != nil {
@@ -198,7 +199,7 @@ func (r *recalling) await(a *app, client *clientv3.Client, name string, asked []
 // insteadFor says what to do about a place that a recall does not free.
 func insteadFor(p place) string {
 	return fmt.Sprintf("stop it; only if you cannot, etcdlock break %s --token %d deletes its place",
-		plain(p.Name), p.Token)
+		quote.Text(p.Name), p.Token)
 }
 
 // delete deletes p.
@@ -208,6 +209,6 @@ func (r *recalling) delete(a *app, client *clientv3.Client, p place) error {
 	if err := etcdlock.Break(ctx, client, p.Contender); err != nil {
 		return ends(exitFailed, r.etcd.noAnswer(err))
 	}
-	fmt.Fprintf(a.stdout, "deleted %s\n", plain(p.Key))
+	fmt.Fprintf(a.stdout, "deleted %s\n", quote.Text(p.Key))
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 func (a *app) whoCommand() *cobra.Command {
@@ -74,7 +75,7 @@ func (w *who) run(a *app, names ...string) error {
 	case w.format != "table" && w.format != "json":
 		return misused("-o %q: must be table or json", w.format)
 	case strings.HasSuffix(w.name, "/"):
-		return misused("no name ends with \"/\": --prefix %s shows the locks below it", plain(w.name))
+		return misused("no name ends with \"/\": --prefix %s shows the locks below it", quote.Text(w.name))
 	}
 	client, err := w.etcd.open()
 	if err != nil {
@@ -121,7 +122,7 @@ func (w *who) print(ctx context.Context, client *clientv3.Client, to io.Writer, 
 	case w.name != "":
 		fmt.Fprintf(to, "nobody holds %q or waits for it\n", w.name)
 		if nested(ctx, client, w.name) {
-			fmt.Fprintf(to, "(etcdlock who --prefix %s shows locks below it)\n", plain(w.name+"/"))
+			fmt.Fprintf(to, "(etcdlock who --prefix %s shows locks below it)\n", quote.Text(w.name+"/"))
 		}
 	case w.prefix != "":
 		fmt.Fprintf(to, "nobody holds a lock whose name begins with %q\n", w.prefix)
@@ -150,26 +151,28 @@ func printTable(
 		if !p.Since.IsZero() {
 			queued = now.Sub(p.Since).Round(time.Second).String() + " ago"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%x\t%s\t%s\t%s\n", plain(p.Name), what,
-			p.Token, ownerOf(p.Contender), queued, heldText(p, seen.since[hold{p.Key, p.Token}], now),
-			int64(p.Lease), left[p.Lease].text(), p.Mode, cmp.Or(plain(p.Info), "-"))
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%x\t%s\t%s\t%s\n", cell(quote.Text(p.Name)),
+			what, p.Token, cell(ownerOf(p.Contender)), queued,
+			heldText(p, seen.since[hold{p.Key, p.Token}], now), int64(p.Lease), left[p.Lease].text(),
+			p.Mode, cell(cmp.Or(quote.Text(p.Info), "-")))
 	}
 }
 
+// widest is the widest cell of a table. JSON has all of a longer text.
+const widest = 120
+
+func cell(text string) string { return quote.Cut(text, widest) }
+
 // ownerOf is the owner of a place, with its process if the owner is called otherwise.
 func ownerOf(c etcdlock.Contender) string {
-	owner := cmp.Or(plain(c.Owner), "(another program)")
-	if process := fmt.Sprintf("%s:%d", c.Host, c.PID); c.Host != "" && c.Owner != process {
-		owner += " (" + plain(process) + ")"
-	}
-	return owner
+	return cmp.Or(quote.Owner(c.Owner, c.Host, c.PID), "(another program)")
 }
 
 // text is for the table.
 func (l left) text() string {
 	switch {
 	case l.err != nil:
-		return "unknown: " + plainly(l.err)
+		return "unknown: " + quote.Line(plainly(l.err))
 	case l.ttl < 0:
 		return "gone"
 	case l.late():
@@ -188,14 +191,6 @@ func heldText(p place, since, now time.Time) string {
 		return "<" + now.Sub(p.Since).Round(time.Second).String()
 	}
 	return now.Sub(since).Round(time.Second).String()
-}
-
-// plain is text, quoted if a terminal would interpret some of it.
-func plain(text string) string {
-	if quoted := strconv.Quote(text); quoted != `"`+text+`"` {
-		return quoted
-	}
-	return text
 }
 
 // A record is a place in JSON. Other programs read it, so it stays as it is.
@@ -262,7 +257,7 @@ func oneLine(records []record) (string, error) {
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	err := encoder.Encode(records)
-	return text.String(), err
+	return quote.JSON(text.String()), err
 }
 
 // follow shows the locks until the program is ended. It asks a slow etcd less often.
@@ -289,7 +284,7 @@ func (w *who) tables(a *app, client *clientv3.Client) func(context.Context) erro
 	return func(ctx context.Context) error {
 		var table strings.Builder
 		if places, err := w.read(ctx, client); err != nil {
-			fmt.Fprintf(&table, "%v\n", err)
+			fmt.Fprintf(&table, "%s\n", quote.Line(err.Error()))
 		} else {
 			w.print(ctx, client, &table, places)
 		}

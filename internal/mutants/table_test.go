@@ -781,9 +781,8 @@ var mutants = []mutant{
 	{
 		name: "a label hides the process",
 		why:  "The user chose the label to be shown. But a thousand processes may have the same one.",
-		change: in("Contender.label").replace(
-			`_self.Owner != "" && (_self.Host == "" || _self.Owner == _process)`,
-			`_self.Owner != "" || _process == ""`),
+		change: in("quote.Owner").replace(
+			`_label == "" || _host == "" || _label == _process`, `_label != "" || _host == "" || _process == ""`),
 		killers: []killer{inArea("mutex", "TestALockedErrorIsErrLockedAndTellsWho")},
 	},
 	{

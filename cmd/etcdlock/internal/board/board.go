@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 // A Lock is the line of one name. It does not change: a newer one replaces it.
@@ -312,7 +313,7 @@ func (b *Board) Heard(now time.Time, id, left, granted int64) {
 func (b *Board) Trouble(why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.trouble = why
+	b.trouble = quote.Line(why)
 }
 
 // placeOf is the place of a key that was read, or put, at a time.

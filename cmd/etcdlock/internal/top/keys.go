@@ -2,6 +2,8 @@ package top
 
 import (
 	"fmt"
+
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 // A Key is a key that was pressed: one of these, or a character.
@@ -155,7 +157,7 @@ func (v *View) question() string {
 		return fmt.Sprintf("Break the place of %s? Two may work then. Type its token, %d: %s_", whose(p),
 			p.Token, v.answer)
 	}
-	return fmt.Sprintf("Ask %s to give %s back? Type yes: %s_", whose(p), clean(v.asks.Lock), v.answer)
+	return fmt.Sprintf("Ask %s to give %s back? Type yes: %s_", whose(p), quote.Text(v.asks.Lock), v.answer)
 }
 
 // pressAnswer takes the answer to the question. Any but the right one does nothing.

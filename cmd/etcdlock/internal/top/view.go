@@ -3,14 +3,15 @@
 package top
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 // A Style is how a piece of text looks. Without colours a terminal still has bold and reverse.
@@ -184,9 +185,9 @@ func (v *View) Lines() []Line {
 func (v *View) nothing() string {
 	switch {
 	case v.filter != "":
-		return fmt.Sprintf("no lock matches %s", clean(v.filter))
+		return fmt.Sprintf("no lock matches %s", quote.Text(v.filter))
 	case v.Prefix != "":
-		return fmt.Sprintf("nobody holds a lock whose name begins with %s", clean(v.Prefix))
+		return fmt.Sprintf("nobody holds a lock whose name begins with %s", quote.Text(v.Prefix))
 	}
 	return "nobody holds a lock"
 }
@@ -202,7 +203,7 @@ func (v *View) fill(lines []Line, last ...Line) []Line {
 	for i, line := range lines {
 		left := v.Width
 		for j, piece := range line {
-			line[j].Text = cut(piece.Text, left)
+			line[j].Text = quote.Cut(piece.Text, left)
 			left -= width(line[j].Text)
 		}
 		lines[i] = line
@@ -229,14 +230,14 @@ func (v *View) headLines() []Line {
 	}
 	title := "etcdlock top"
 	if v.Prefix != "" {
-		title += " " + clean(v.Prefix)
+		title += " " + quote.Text(v.Prefix)
 	}
 	first := Line{{title, Bold}, {fmt.Sprintf("  %s, %d held, %d waiting  turns %d/min ",
 		count(len(v.shown.Locks), "lock"), held, waiting, board.PerMinute(v.shown.Turns)), Plain},
 		{v.curve(v.shown.Turns), Good}}
 	var second Line
 	if v.Message != "" {
-		second = append(second, Piece{clean(v.Message) + "  ", Plain})
+		second = append(second, Piece{v.Message + "  ", Plain})
 	}
 	if v.shown.Trouble != "" {
 		second = append(second, Piece{"this may be old: " + v.shown.Trouble + "  ", Bad})
@@ -268,7 +269,7 @@ func (v *View) columns() columns {
 	c := columns{len("LOCK*"), len("HELD BY"), len("KIND"), len("14/15s"), len("NOTE")}
 	for _, r := range v.visible() {
 		note, _ := noteOf(r)
-		c.name, c.holder = max(c.name, width(clean(r.Name))), max(c.holder, width(holderOf(r)))
+		c.name, c.holder = max(c.name, width(quote.Text(r.Name))), max(c.holder, width(holderOf(r)))
 		c.kind, c.lease = max(c.kind, width(kind(r.Lock))), max(c.lease, width(leaseText(r.Lease)))
 		c.note = max(c.note, width(note))
 	}
@@ -304,7 +305,7 @@ func (v *View) rowLine(r board.Row, c columns, selected bool) Line {
 		}
 		return s
 	}
-	main := pad(clean(r.Name), c.name) + " " + pad(holderOf(r), c.holder) + left(held, heldWidth) +
+	main := pad(quote.Text(r.Name), c.name) + " " + pad(holderOf(r), c.holder) + left(held, heldWidth) +
 		left(number(r.Waiting), waitWidth) + left(age(r.Longest, r.Waiting > 0), longWidth) + " " +
 		pad(kind(r.Lock), c.kind)
 	lease := left(leaseText(r.Lease), c.lease+1)
@@ -355,7 +356,7 @@ func (v *View) footer() (lines []Line) {
 		return lines
 	}
 	if v.typing {
-		return []Line{{{"filter: " + clean(v.filter) + "_   (Enter keeps it, Esc drops it)", Bold}}}
+		return []Line{{{"filter: " + quote.Text(v.filter) + "_   (Enter keeps it, Esc drops it)", Bold}}}
 	}
 	text := "F1 help  / filter  < > order  Enter line  w waits  Space pause  q quit"
 	if v.mode != list {
@@ -370,7 +371,7 @@ func (v *View) footer() (lines []Line) {
 		}
 	}
 	if v.filter != "" {
-		text = "filter: " + clean(v.filter) + "  " + text
+		text = "filter: " + quote.Text(v.filter) + "  " + text
 	}
 	return []Line{{{text, Faint}}}
 }
@@ -381,7 +382,7 @@ func (v *View) detailLines() []Line {
 	l := v.lock()
 	if l == nil {
 		gone := Line{{"nobody holds it or waits", Faint}}
-		return v.fill([]Line{{{clean(v.selected), Bold}}, head, {}, gone}, v.footer()...)
+		return v.fill([]Line{{{quote.Text(v.selected), Bold}}, head, {}, gone}, v.footer()...)
 	}
 	v.place = max(0, min(v.place, len(l.Places)-1))
 	owner, session := len("OWNER"), 0
@@ -400,7 +401,7 @@ func (v *View) detailLines() []Line {
 		return pad(text+left(token, 7)+" "+info, v.Width)
 	}
 	lines := []Line{
-		{{clean(l.Name), Bold}, {"  " + kindInWords(l), Plain}, {fmt.Sprintf("  turns %d/min ",
+		{{quote.Text(l.Name), Bold}, {"  " + kindInWords(l), Plain}, {fmt.Sprintf("  turns %d/min ",
 			board.PerMinute(l.Turns)), Plain}, {v.curve(l.Turns), Good}}, head,
 		{{row("PLACE", "OWNER", "QUEUED", "HELD", "LEASE", "SESSION", "TOKEN", "INFO"), Head}}}
 	from := max(0, v.place-max(1, v.Height-10))
@@ -420,7 +421,7 @@ func (v *View) detailLines() []Line {
 		}
 		queued := age(p.InLine(v.shown.Now), !p.Queued.IsZero())
 		lines = append(lines, Line{{row(what, whose(p), queued, held, leaseText(lease), p.Session,
-			fmt.Sprint(p.Token), clean(p.Info)), style}})
+			fmt.Sprint(p.Token), quote.Text(p.Info)), style}})
 		if p.Recall != nil {
 			lines = append(lines, v.below(v.recalled(p), Warn)...)
 		}
@@ -455,16 +456,16 @@ func (v *View) whole(p *board.Place) string {
 	}
 	text += ", session " + p.Session
 	if p.Info != "" {
-		text += ", info " + clean(p.Info)
+		text += ", info " + quote.Text(p.Info)
 	}
 	return text
 }
 
 // recalled says what a place was asked, and how much of the grace is left.
 func (v *View) recalled(p *board.Place) string {
-	text := "recalled by " + clean(p.Recall.By)
+	text := "recalled by " + quote.Text(p.Recall.By)
 	if p.Recall.Reason != "" {
-		text += " (" + clean(p.Recall.Reason) + ")"
+		text += " (" + quote.Text(p.Recall.Reason) + ")"
 	}
 	if p.Recall.Asked.IsZero() {
 		return text + ", grace " + short(p.Recall.Grace)
@@ -493,8 +494,8 @@ func (v *View) waitLines() []Line {
 }
 
 func waitText(w board.Wait) string {
-	return fmt.Sprintf("  %s (%s) waits for %s (%s) at %s", clean(w.Owner), w.Session, clean(w.Holder),
-		w.Behind, clean(w.Lock))
+	return fmt.Sprintf("  %s (%s) waits for %s (%s) at %s", quote.Text(w.Owner), w.Session, quote.Text(w.Holder),
+		w.Behind, quote.Text(w.Lock))
 }
 
 func (v *View) helpLines() []Line {
@@ -539,14 +540,7 @@ func (v *View) curve(points []int) string {
 }
 
 func whose(p *board.Place) string {
-	process := fmt.Sprintf("%s:%d", p.Host, p.PID)
-	switch {
-	case p.Owner == "":
-		return "(another program)"
-	case p.Host == "" || p.Owner == process:
-		return clean(p.Owner)
-	}
-	return clean(p.Owner + " (" + process + ")")
+	return cmp.Or(quote.Owner(p.Owner, p.Host, p.PID), "(another program)")
 }
 
 func kind(l *board.Lock) string {
@@ -640,27 +634,8 @@ func count(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// clean is text, quoted if a terminal would interpret some of it.
-func clean(text string) string {
-	if quoted := strconv.Quote(text); quoted != `"`+text+`"` {
-		return quoted
-	}
-	return text
-}
-
 // width is how many cells a text takes. (Names are identifiers as a rule.)
 func width(text string) int { return utf8.RuneCountInString(text) }
-
-// cut is text that takes at most n cells.
-func cut(text string, n int) string {
-	if width(text) <= n {
-		return text
-	}
-	if n <= 0 {
-		return ""
-	}
-	return string([]rune(text)[:n-1]) + "~"
-}
 
 // wrap is text in lines of at most n cells, between words where it can be.
 func wrap(text string, n int) (lines []string) {
@@ -679,12 +654,12 @@ func wrap(text string, n int) (lines []string) {
 
 // pad is text in n cells.
 func pad(text string, n int) string {
-	text = cut(text, n)
+	text = quote.Cut(text, n)
 	return text + strings.Repeat(" ", max(0, n-width(text)))
 }
 
 // left is text in n cells, with the space on the left.
 func left(text string, n int) string {
-	text = cut(text, n-1)
+	text = quote.Cut(text, n-1)
 	return strings.Repeat(" ", max(0, n-width(text))) + text
 }

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 var update = flag.Bool("update", false, "write the golden screens and the picture anew")
@@ -252,7 +253,7 @@ func TestOnlyTheRightAnswerActs(t *testing.T) {
 func TestTheCursorStaysOnItsLock(t *testing.T) {
 	v := view(80, 8, End)
 	require.Equal(t, v.rows[len(v.rows)-1].Name, v.selected)
-	require.Contains(t, text(v.Lines()), clean(v.selected))
+	require.Contains(t, text(v.Lines()), quote.Text(v.selected))
 	was := v.selected
 	b := shop()
 	b.Apply(start, 999, []*clientv3.Event{{Type: clientv3.EventTypePut, Kv: &mvccpb.KeyValue{
