@@ -35,9 +35,9 @@ const (
 // etcd's log. So a transaction has as many parts as come in the time of an answer, and each waits
 // for a part of that time.
 //
-// Invariant: the parts are of different locks. They get one revision, and revisions are the order
-// of a line.
-// (Do not combine two of one lock: each would take the other for a later one.
+// Invariant: the parts are of different locks, or put no key. They get one revision, and revisions
+// are the order of a line.
+// (Do not combine two of one lock that put: each would take the other for a later one.
 // TestNoTwoPartsAreOfOneLock.)
 //
 // Invariant: a part is judged as if it had been sent alone. etcd makes all comparisons before it
@@ -159,7 +159,9 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, count
 		next.ctx, next.end = context.WithCancel(context.Background())
 		b.waiting = next
 		b.late.Reset(longestWait)
-	case slices.ContainsFunc(next.parts, func(p *part) bool { return p.r.Name == r.Name }):
+	case slices.ContainsFunc(next.parts, func(p *part) bool {
+		return p.r.Name == r.Name && (p.r.puts() || r.puts())
+	}):
 		return nil, false
 	}
 	p = &part{conn: c, r: r, of: next}

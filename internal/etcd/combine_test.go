@@ -11,6 +11,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -203,6 +204,40 @@ func TestNoTwoPartsAreOfOneLock(t *testing.T) {
 		require.Equal(t, []int{0, 0, 0, 0, 0, 2}, r.nested())
 		first, second := r.done[2].Answer.Revision, r.done[3].Answer.Revision
 		require.NotEqual(t, first, second, "each has its own place in the order of the line")
+	})
+}
+
+// Removals of one lock go together: its permits have a key each. Each deletes its very key alone.
+func TestRemovalsOfOneLockGoTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		client := r.Client("other")
+		read := make([]line.Entry, 12)
+		for i := range read {
+			key := line.Key("n", uuid.New())
+			put, err := client.Put(t.Context(), key, "")
+			require.NoError(t, err)
+			read[i] = line.Entry{Key: key, Rev: put.Header.Revision}
+		}
+		const another = 7 // of that name there is another key by now
+		_, err := client.Delete(t.Context(), read[another].Key)
+		require.NoError(t, err)
+		_, err = client.Put(t.Context(), read[another].Key, "")
+		require.NoError(t, err)
+
+		before := len(r.nested())
+		for i, e := range read {
+			r.running.Go(func() {
+				deletion := func() ticket.Txn { return ticket.Deletion(e) }
+				done := r.Remove(t.Context(), nil, deletion, func(error) {})
+				require.NoError(t, done.Err)
+				require.Equal(t, i != another, done.Answer.Succeeded)
+			})
+			synctest.Wait()
+		}
+		r.running.Wait()
+		require.Equal(t, []int{0, 0, len(read) - 2}, r.nested()[before:])
+		require.Equal(t, []string{read[another].Key}, r.Keys("n/"))
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/etcd/keepalive"
@@ -56,8 +57,8 @@ type Conn struct {
 
 	// Set once, then only read.
 	client   *clientv3.Client
-	leases   pb.LeaseClient // for what clientv3.Lease cannot ask; nil without a connection
-	history  *history       // the client's
+	leases   granter  // for what clientv3.Lease cannot ask; nil if there is none
+	history  *history // the client's
 	listener Listener
 	ctx      context.Context // of all goroutines
 	tasks    *guard.Group
@@ -71,6 +72,14 @@ type Conn struct {
 	// What etcd has refused.
 	mostKeys   atomic.Int64 // how many it lets one transaction read, as far as is known
 	unreadable sync.Once    // the listener was told of a key that the user may not read
+}
+
+// A granter grants a lease of an ID that is asked for. The Lease of a client that was not made with
+// clientv3.New may be one, as that of etcdlocktest is.
+type granter interface {
+	LeaseGrant(
+		context.Context, *pb.LeaseGrantRequest, ...grpc.CallOption,
+	) (*pb.LeaseGrantResponse, error)
 }
 
 const (
@@ -105,6 +114,8 @@ func New(
 	c.mostKeys.Store(manyKeys)
 	if client.ActiveConnection() != nil {
 		c.leases = clientv3.RetryLeaseClient(client)
+	} else {
+		c.leases, _ = client.Lease.(granter)
 	}
 	return c
 }
@@ -423,6 +434,38 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 	return Outcome{Epoch: epoch, Sent: read.sent, Prompt: prompt, Answer: answer, Err: err}
 }
 
+// Remove has a transaction that deletes carried out. It makes attempts until etcd has answered or
+// refused one, ctx ends, the client is closed, or needless is closed, and tells failed of errors.
+//
+// All removals of a client have one pace and one window, that of their Policy, and go together as
+// combine.go has it. So what they send does not grow with the number of keys.
+// (Do not pause here. Ten thousand calls that pause are a storm.
+// TestACrowdOfWaitsThatGiveUpIsNoStorm.)
+func (c *Conn) Remove(
+	ctx context.Context, needless <-chan struct{}, txn func() ticket.Txn, failed func(error),
+) Outcome {
+	retry := attempt.Backoff{Policy: attempt.Removal, Needless: needless}
+	for {
+		done := c.Commit(ctx, &retry, txn())
+		select {
+		case <-needless:
+			return done
+		default:
+		}
+		if done.Err != nil && ctx.Err() == nil {
+			failed(done.Err)
+		}
+		if done.Err == nil || c.isOver(ctx, done.Err) {
+			return done
+		}
+	}
+}
+
+// isOver reports whether no attempt follows one that has failed with err.
+func (c *Conn) isOver(ctx context.Context, err error) bool {
+	return attempt.Refused(err) || ctx.Err() != nil || c.Closed()
+}
+
 // A Grant is a lease that etcd has granted.
 type Grant struct {
 	ID   clientv3.LeaseID
@@ -435,19 +478,22 @@ type Grant struct {
 func (c *Conn) Grant(
 	ctx context.Context, retry *attempt.Backoff, ttl time.Duration,
 ) (Grant, error) {
-	grant := func(ctx context.Context, _ bool) (Grant, error) {
-		sent, epoch := time.Now(), c.Epoch()
-		resp, err := apart(c, func() (*clientv3.LeaseGrantResponse, error) {
-			return c.client.Grant(ctx, int64(ttl/time.Second))
-		})
-		if err != nil {
-			return Grant{}, err
-		}
-		c.heard(resp.ResponseHeader, epoch, 0)
-		return Grant{resp.ID, time.Duration(resp.TTL) * time.Second, sent}, nil
-	}
+	grant := func(ctx context.Context, _ bool) (Grant, error) { return c.grant(ctx, ttl) }
 	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, grant)
 	return g, err
+}
+
+// grant asks once for a lease.
+func (c *Conn) grant(ctx context.Context, ttl time.Duration) (Grant, error) {
+	sent, epoch := time.Now(), c.Epoch()
+	resp, err := apart(c, func() (*clientv3.LeaseGrantResponse, error) {
+		return c.client.Grant(ctx, int64(ttl/time.Second))
+	})
+	if err != nil {
+		return Grant{}, err
+	}
+	c.heard(resp.ResponseHeader, epoch, 0)
+	return Grant{resp.ID, time.Duration(resp.TTL) * time.Second, sent}, nil
 }
 
 // Revoke is one of a call's attempts to give a lease back. A lease that etcd does not know has been

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,6 +16,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 )
 
+// ErrUntold says that a lease may have been granted, of which only etcd knows the ID.
+var ErrUntold = errors.New("etcd has not told which lease it granted")
+
 // A Loan is a lease that is not renewed: it lasts until a time that may be hours away. Its ID is
 // drawn before it is asked for. So the requests for it make one lease, whatever becomes of their
 // answers, and it can be given back without any.
@@ -24,7 +28,9 @@ import (
 // sent, so the lease lasts until then whichever of them was carried out.
 //
 // A client that was not made with clientv3.New has no connection, and clientv3.Lease takes no ID.
-// Then etcd draws one with each request, and a lease whose answer was lost stays until it expires.
+// Then, unless its Lease is a granter, etcd draws one, and a lease whose answer was lost stays.
+// So no request follows one that may have been carried out: there is one such lease at most.
+// (TestAnUnlockThatHasNoAnswerLeavesOneLeaseAtMost.)
 //
 // One call at a time may use a Loan.
 type Loan struct {
@@ -50,11 +56,7 @@ func (l *Loan) Grant(
 ) (clientv3.LeaseID, error) {
 	c := l.conn
 	if c.leases == nil {
-		g, err := c.Grant(ctx, retry, secondsUntil(until))
-		if err == nil {
-			l.id, l.granted = g.ID, true
-		}
-		return l.id, err
+		return l.grantOnce(ctx, until)
 	}
 	grant := func(ctx context.Context, _ bool) (none struct{}, err error) {
 		epoch := c.Epoch()
@@ -74,6 +76,18 @@ func (l *Loan) Grant(
 	_, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, grant)
 	l.late = l.late || several || err != nil && !attempt.NotApplied(err)
 	l.granted = l.granted || l.late || err == nil
+	return l.id, err
+}
+
+// grantOnce is Grant where etcd draws the ID.
+func (l *Loan) grantOnce(ctx context.Context, until time.Time) (clientv3.LeaseID, error) {
+	if l.late {
+		return 0, ErrUntold
+	}
+	ctx, stop := context.WithTimeout(ctx, attempt.Patience*l.conn.Timeout)
+	defer stop()
+	g, err := l.conn.grant(ctx, secondsUntil(until))
+	l.id, l.granted, l.late = g.ID, err == nil, err != nil && !attempt.NotApplied(err)
 	return l.id, err
 }
 
@@ -99,15 +113,14 @@ func (l *Loan) MayComeLate() bool { return l.late }
 // GiveBack revokes the lease, and with it the keys on it, until etcd has answered or refused, or
 // ctx ends. A lease that etcd does not know has been given back.
 func (l *Loan) GiveBack(ctx context.Context) error {
-	c := l.conn
-	var retry attempt.Backoff
+	retry := attempt.Backoff{Policy: attempt.Removal}
 	for {
-		err := c.Revoke(ctx, &retry, l.id)
-		if err == nil || attempt.Refused(err) || c.Closed() {
+		err := l.conn.Revoke(ctx, &retry, l.id)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil || l.conn.isOver(ctx, err):
 			return err
-		}
-		if why := retry.Wait(ctx, c.Caller); why != nil {
-			return why
 		}
 	}
 }

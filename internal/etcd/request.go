@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,7 +11,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
-	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -37,14 +37,8 @@ func Ranges(compares []clientv3.Cmp, ranges ...clientv3.Op) Request {
 	return r
 }
 
-// Deletion deletes the very key that was read, if it is still on the lease on which it was.
-func Deletion(e line.Entry) Request {
-	is := clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
-	there := clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease)
-	return Request{Txn: ticket.Txn{
-		If: []clientv3.Cmp{is, there}, Then: []clientv3.Op{clientv3.OpDelete(e.Key)},
-	}}
-}
+// puts reports whether r may put a key.
+func (r Request) puts() bool { return slices.ContainsFunc(r.Then, clientv3.Op.IsPut) }
 
 // A Reading is the answer to a Request.
 type Reading struct {

@@ -127,6 +127,13 @@ func newLeaseClient(p *port, client *clientv3.Client) *leaseClient {
 	return &leaseClient{clientv3.NewLeaseFromLeaseClient(remote, client, time.Second), remote}
 }
 
+// LeaseGrant grants a lease of an ID that is asked for, as the connection of a client does.
+func (l *leaseClient) LeaseGrant(
+	ctx context.Context, in *pb.LeaseGrantRequest, opts ...grpc.CallOption,
+) (*pb.LeaseGrantResponse, error) {
+	return l.remote.LeaseGrant(ctx, in, opts...)
+}
+
 func (l *leaseClient) KeepAliveOnce(
 	ctx context.Context, id clientv3.LeaseID,
 ) (*clientv3.LeaseKeepAliveResponse, error) {

@@ -135,7 +135,7 @@ func (r *release) send(ctx context.Context, otherwise error) error {
 		begun, loss := r.h.free(true)
 		return begun.send(ctx, loss)
 	}
-	s, retry := r.h.m.s, attempt.Backoff{Policy: attempt.Urgent, Own: true}
+	s, retry := r.h.m.s, attempt.Backoff{Policy: attempt.Release, Own: true}
 	ctx, cancel := sendContext(ctx, s)
 	defer func() {
 		cancel()
@@ -149,18 +149,13 @@ func (r *release) send(ctx context.Context, otherwise error) error {
 		var untold []error
 		if done.Err != nil {
 			// Called without mu: ctx may come from a hold of the Session, whose Err locks mu.
-			final = attempt.Refused(done.Err) || ctx.Err() != nil || s.etcd.Closed() ||
-				attempt.Fallen(done.Err) != nil
+			final = attempt.Refused(done.Err) || done.Err == etcd.ErrUntold || ctx.Err() != nil ||
+				s.etcd.Closed() || attempt.Fallen(done.Err) != nil
 			untold = whyUntold(ctx, done.Err)
+			retry.Policy = attempt.Removal // which sets the pace
 		}
-		switch verdict, err := r.answered(done, final, untold); verdict {
-		case ticket.AgainAlone:
-		case ticket.Again:
-			if done.Err != nil && retry.Wait(ctx, s.etcd.Caller) != nil {
-				_, err = r.answered(done, true, whyUntold(ctx, done.Err))
-				return err
-			}
-		default:
+		verdict, err := r.answered(done, final, untold)
+		if verdict != ticket.Again && verdict != ticket.AgainAlone {
 			if err != nil {
 				guard.Rethrow(done.Err)
 			}

@@ -119,6 +119,7 @@ func (p *Pool) newLease(ctx context.Context) error {
 		wake:  make(chan struct{}, 1),
 		care:  time.NewTimer(0),
 		dead:  make(chan struct{}),
+		goes:  make(chan struct{}),
 		read:  p.etcd.Epoch(), // no hold is on it
 	}
 	l.live, l.bury = context.WithCancel(p.ctx)

@@ -39,6 +39,7 @@ type Lease struct {
 	wake chan struct{}      // tells the keeper to check the state again
 	care *time.Timer        // of due
 	dead chan struct{}      // closed when it has ended
+	goes chan struct{}      // closed when it is about to be revoked, or has gone
 	live context.Context    // ended by the keeper, once no put can apply any more
 	bury context.CancelFunc // ends live
 
@@ -423,6 +424,9 @@ func (l *Lease) Period() time.Duration { return l.plan.Period }
 
 // Live returns a context that ends once no put can apply under the lease any more.
 func (l *Lease) Live() context.Context { return l.live }
+
+// Goes returns a channel that is closed when the lease is about to be revoked: its keys go with it.
+func (l *Lease) Goes() <-chan struct{} { return l.goes }
 
 // Dead returns a channel that is closed when the trust in the lease has ended.
 func (l *Lease) Dead() <-chan struct{} { return l.dead }

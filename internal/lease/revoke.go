@@ -18,6 +18,7 @@ import (
 // (Do not take the end of the lease for the end of its keys. TestCloseLeavesNoKeyThatWasPutOver.)
 func revoke(l *Lease) {
 	p := l.pool
+	close(l.goes)
 	l.endLives(l.isOver())
 	expired := time.Now().Add(l.TTL).Add(l.TTL)
 	var retry attempt.Backoff

@@ -1769,6 +1769,30 @@ var mutants = []mutant{
 		killers: []killer{core("hold", "TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
+		name:    "what fails at once is sent again at once",
+		why:     "Few of them are under way at a time, as the window has it. But what fails at once is never under way, so ten thousand releases send sixty thousand requests a second (rule 25).",
+		change:  in("attempt.window.fails").replace("_sent.Before(_self.from)", "true"),
+		killers: []killer{inArea("outages", "TestACrowdOfUnlocksThatFailAtOnceIsNoStorm")},
+	},
+	{
+		name:    "each release repeats itself",
+		why:     "A release is urgent: other contenders wait for it. But a crowd of them that has failed once is no more urgent than one, and an etcd that fails gets the more to do the more keys there are (rule 25).",
+		change:  in("hold.release.send").replace("attempt.Removal", "attempt.Urgent"),
+		killers: []killer{inArea("outages", "TestACrowdOfUnlocksThatFailAtOnceIsNoStorm")},
+	},
+	{
+		name:    "a key is removed though its lease goes",
+		why:     "Whichever comes first removes the key. But the revocation removes all keys of the lease in one request, and the removals are as many as there are keys (rule 25).",
+		change:  in("queue.Place.remove").replace("_l.Goes()", "nil"),
+		killers: []killer{inArea("outages", "TestACrowdOfWaitsThatGiveUpIsNoStorm")},
+	},
+	{
+		name:    "who was turned away comes back ever more seldom",
+		why:     "So does TCP, and etcd has enough to do. But a refusal costs it next to nothing, one call of a client asks for all, and with pauses of 8 s calls get in seconds after etcd has caught up (rule 25).",
+		change:  in("attempt.Backoff.note").replace("_self.overloads = 1", "_self.overloads = min(_self.overloads+1, 4)"),
+		killers: []killer{inArea("outages", "TestCallsGetInSoonAfterEtcdTurnedRequestsAway")},
+	},
+	{
 		name:    "an urgent answer lets others begin",
 		why:     "The answer was brisk, too. But the window does not count this attempt, and the answer only shows that removals are cheap (rule 25).",
 		change:  in("attempt.limiter.answered").before("switch", "w = cmp.Or(w, &_self.others)"),
@@ -2492,6 +2516,12 @@ var mutants = []mutant{
 
 	// ---- a least time
 
+	{
+		name:    "a lease whose answer was lost is asked for again",
+		why:     "Unlock needs a lease to which it moves the key. But where etcd draws the ID each request makes another one, which stays for as long as the key would (rule 22).",
+		change:  in("etcd.Loan.grantOnce").replace("_self.late", "false"),
+		killers: []killer{inArea("holders", "TestAnUnlockThatHasNoAnswerLeavesOneLeaseAtMost")},
+	},
 	{
 		name:    "a least time does not keep a hold from the Session's own goroutines",
 		why:     "The name stays taken by its process, as others see it. But the job runs twice, in one process.",

@@ -296,24 +296,23 @@ func (a *Account) confirmMissing(places []*Place, part etcd.Part, known bool) {
 	})
 }
 
-// sweep deletes the keys on the lease that no place accounts for.
+// sweep deletes the keys on the lease that no place accounts for. What is left in the end is found
+// by the next audit.
 func (a *Account) sweep(ctx context.Context, read []line.Entry) {
 	k := a.keys
-	for _, e := range read {
-		if e.Lease != int64(a.lease.ID) {
-			continue
-		}
+	strays := slices.DeleteFunc(read, func(e line.Entry) bool {
 		k.mu.Lock()
-		accounted := a.accountsForLocked(e) // its name was taken again since the audit
-		if !accounted {
-			a.retireLocked()
+		defer k.mu.Unlock()
+		if e.Lease != int64(a.lease.ID) || a.accountsForLocked(e) { // taken again since the audit
+			return true
 		}
-		k.mu.Unlock()
-		if accounted {
-			continue
-		}
-		_, err := k.etcd.AskInTime(ctx, etcd.Deletion(e))
+		a.retireLocked()
+		return false
+	})
+	ctx, cancel := context.WithTimeout(ctx, k.etcd.Timeout)
+	defer cancel()
+	for i, err := range a.removeAll(ctx, strays) {
 		k.Log(slog.LevelWarn, "removed a key that a late request had put",
-			"key", e.Key, "revision", e.Rev, "error", err)
+			"key", strays[i].Key, "revision", strays[i].Rev, "error", err)
 	}
 }

@@ -4,6 +4,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -429,15 +430,33 @@ func (a *Account) RemoveRest(until time.Time) error {
 			}
 		}
 	})
-	for _, e := range rest {
-		if _, failure := k.etcd.Read(ctx, etcd.Deletion(e)); failure != nil {
-			err = failure
-		}
+	for _, failure := range a.removeAll(ctx, rest) {
+		err = cmp.Or(failure, err)
 	}
 	if err != nil {
 		k.Log(slog.LevelWarn, "keys may have outlived their lease", "lease", a.lease.Hex(), "error", err)
 	}
 	return err
+}
+
+// removeAll removes the very keys that were read, as long as ctx goes on. It returns an error, or
+// nil, for each.
+func (a *Account) removeAll(ctx context.Context, read []line.Entry) []error {
+	k, errs := a.keys, make([]error, len(read))
+	var all sync.WaitGroup
+	for i, e := range read {
+		all.Add(1)
+		k.tasks.Go(func() {
+			defer all.Done()
+			deletion := func() ticket.Txn { return ticket.Deletion(e) }
+			errs[i] = k.etcd.Remove(ctx, nil, deletion, func(error) {}).Err
+			if errs[i] != nil && ctx.Err() != nil {
+				errs[i] = context.Cause(ctx)
+			}
+		})
+	}
+	all.Wait()
+	return errs
 }
 
 // RevokedLocked is as in lease.Tenants: it closes the account.

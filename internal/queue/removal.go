@@ -58,10 +58,10 @@ func (p *Place) removal() ticket.Txn {
 
 // remove removes p's key for certain.
 func (p *Place) remove() {
-	k := p.keys
+	k, l := p.keys, p.Lease
 	defer close(p.Removal.over)
 	p.owner.EndContexts()
-	ctx := p.Lease.Live() // when it ends, the key is gone, unless it was put over
+	ctx := l.Live() // when it ends, the key is gone, unless it was put over
 	if p.Removal.after != nil {
 		select {
 		case <-p.Removal.after:
@@ -69,34 +69,26 @@ func (p *Place) remove() {
 		}
 	}
 	warned := false
-	retry := attempt.Backoff{Policy: attempt.Urgent}
-	for {
-		done := k.etcd.Commit(ctx, &retry, p.removal())
-		err := done.Err
-		if err == nil {
-			k.mu.Lock()
-			p.Ahead = p.Ticket.RemovedBy(done.Answer, p.Ahead)
-			p.RemovedLocked()
-			k.mu.Unlock()
-			break
-		}
-		if !warned && ctx.Err() == nil {
+	fails := func(err error) {
+		if !warned {
 			warned = true
 			p.removalFails(err)
 		}
-		if !attempt.Refused(err) && !k.etcd.Closed() {
-			if retry.Wait(ctx, k.etcd.Caller) == nil {
-				continue
-			}
-			if ctx != k.ctx && p.outlivesLease() {
-				ctx = k.ctx
-				continue
-			}
+	}
+	done := k.etcd.Remove(ctx, l.Goes(), p.removal, fails)
+	if done.Err != nil && !attempt.Refused(done.Err) && !k.etcd.Closed() {
+		<-ctx.Done()
+		if p.outlivesLease() {
+			done = k.etcd.Remove(k.ctx, nil, p.removal, fails)
 		}
-		if !p.giveUpRemoval(err) {
-			return
-		}
-		break
+	}
+	if done.Err == nil {
+		k.mu.Lock()
+		p.Ahead = p.Ticket.RemovedBy(done.Answer, p.Ahead)
+		p.RemovedLocked()
+		k.mu.Unlock()
+	} else if !p.giveUpRemoval(done.Err) {
+		return
 	}
 	if !p.Removal.Lingered {
 		p.owner.Removed()

@@ -190,6 +190,17 @@ func Edit(e line.Entry, value string) Txn {
 	}
 }
 
+// Deletion deletes the very key that was read, if it is still on the lease on which it was.
+func Deletion(e line.Entry) Txn {
+	is := clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
+	there := clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease)
+	name, _, _ := line.ParseKey(e.Key)
+	return Txn{
+		Name: name, If: []clientv3.Cmp{is, there}, Then: []clientv3.Op{clientv3.OpDelete(e.Key)},
+		own: e.Key, count: true,
+	}
+}
+
 // An Answer is the result of one attempt at a transaction.
 type Answer struct {
 	Outcome   Outcome

@@ -142,7 +142,9 @@ func Do[R any](
 	ctx context.Context, c *Caller, retry *Backoff, first time.Duration,
 	f func(ctx context.Context, again bool) (R, error),
 ) (r R, several bool, err error) {
-	a := &copies[R]{flight: flight{c: c, policy: retry.Policy, first: first}, f: f}
+	a := &copies[R]{f: f, flight: flight{
+		c: c, policy: retry.Policy, needless: retry.Needless, first: first,
+	}}
 	defer func() { several = a.done(err) > 0 }()
 	most := Patience * c.Timeout << min(retry.unanswered, 1)
 	if err = a.begin(ctx, most, a.repeat); err == nil {
@@ -153,13 +155,17 @@ func Do[R any](
 		r, err = f(a.ctx, false)
 	}
 	if err == nil {
-		retry.unanswered, retry.overloads = 0, 0
+		retry.unanswered, retry.overloads, retry.last = 0, 0, nil
 		return r, several, nil
 	}
 	if r, err = a.hear(r, err); err != nil {
 		err = a.fails(ctx, Foreign(err))
 	}
 	retry.note(err, c.Several())
+	if err == errBusy { // what has failed before says more
+		return r, several, cmp.Or(retry.last, err)
+	}
+	retry.last = err
 	return r, several, err
 }
 
@@ -172,9 +178,10 @@ var errFallen = errors.New("the request has not returned")
 // A flight is the record of an attempt.
 type flight struct {
 	// Set once, then only read.
-	c      *Caller
-	policy Policy
-	first  time.Duration // the least that an answer may take
+	c        *Caller
+	policy   Policy
+	needless <-chan struct{}
+	first    time.Duration // the least that an answer may take
 
 	// Of the goroutine of the attempt. Once the timer runs, ctx and cancel are only read.
 	ctx    context.Context // of all requests
@@ -209,7 +216,7 @@ func (a *flight) begin(ctx context.Context, most time.Duration, repeat func()) e
 		time.AfterFunc(reconnectEvery, c.tick)
 	}
 	w := l.limiter.window(a.policy)
-	if c.Closed() || c.Disconnected() || w != nil && !l.limiter.lets(w) {
+	if c.Closed() || c.Disconnected() || w != nil && !l.limiter.lets(w, now) {
 		l.mu.Unlock()
 		err := a.wait(ctx, most, w)
 		l.mu.Lock()
@@ -236,10 +243,10 @@ func (a *flight) wait(ctx context.Context, most time.Duration, w *window) error 
 	l := a.c.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if w == nil || l.limiter.lets(w) {
+	asked := time.Now()
+	if w == nil || l.limiter.lets(w, asked) {
 		return nil
 	}
-	asked := time.Now()
 	turn := make(chan struct{}, 1)
 	stands := w.queue.PushBack(turn)
 	l.mu.Unlock()
@@ -250,16 +257,19 @@ func (a *flight) wait(ctx context.Context, most time.Duration, w *window) error 
 		a.cancel()
 		a.ctx, a.cancel = context.WithTimeout(ctx, most)
 	case <-a.ctx.Done():
+	case <-a.needless:
 	}
 	l.mu.Lock()
-	l.limiter.turn = time.Since(asked)
+	if a.policy.waits() {
+		l.limiter.turn = time.Since(asked)
+	}
 	switch {
 	case begun:
 		return nil
 	case len(turn) == 0:
 		w.queue.Remove(stands)
 	default:
-		w.end() // its turn has come just now
+		w.end(time.Now()) // its turn has come just now
 	}
 	return errBusy
 }
@@ -276,12 +286,13 @@ func (a *flight) done(err error) (repeats int) {
 	if err == nil {
 		c.silence = silence{since: l.landed}
 		l.limiter.answered(a.window, a.sent, l.landed)
+		l.limiter.paced(a.policy).goesOn(l.landed)
 	}
 	if a.timer != nil {
 		a.timer.Stop()
 	}
 	if a.window != nil {
-		a.window.end()
+		a.window.end(l.landed)
 	}
 	return a.repeats
 }
@@ -297,12 +308,18 @@ func (a *flight) fails(ctx context.Context, err error) error {
 	answered, overloaded, absent := Settles(err) && !fallen, Overloaded(err), Absent(err)
 	ended := fallen ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	failed := err != ErrNoAnswer && !errors.Is(err, ErrUnreachable) && ctx.Err() == nil // at once
 	a.c.link.with(func(m *limiter, now time.Time) {
 		if answered {
 			m.answered(a.window, a.sent, now)
 		}
 		if overloaded {
 			m.overloaded(a.sent, now)
+		}
+		if w := m.paced(a.policy); Refused(err) {
+			w.goesOn(now)
+		} else if failed {
+			a.c.link.pausesLocked(w, w.fails(err, a.c.Several(), a.sent, now))
 		}
 		switch q := &a.c.silence; {
 		case absent:
@@ -337,6 +354,9 @@ const (
 	// etcd is with them.
 	firstWindow = 8
 
+	// firstRemovals is that for removals, which are cheap, and go many in one transaction.
+	firstRemovals = 64
+
 	// An answer that took less than brisk lets one more attempt be under way. One that took more
 	// than slow halves how many may be, down to slowWindow: perhaps every answer takes long,
 	// however few requests there are.
@@ -353,11 +373,11 @@ const (
 // and is never heard again. TestACrowdOfSessionsGetsThroughASlowEtcd.)
 //
 // Invariant: a window grows only by answers to attempts that it has let begin. So answers of
-// the other one, and answers to urgent attempts, do not count. (Do not have one for all: in a mass
+// the others, and answers to urgent attempts, do not count. (Do not have one for all: in a mass
 // start it grows while cheap leases are granted, and then as many puts begin at once, for which
 // etcd takes longer than the leases last. TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
 type limiter struct {
-	puts, others window
+	puts, removals, others window
 
 	latest  [4]time.Duration // what the last few answers took, in a ring
 	answers int              // how many there were
@@ -373,18 +393,31 @@ func (m *limiter) window(p Policy) *window {
 	if p == Put {
 		return &m.puts
 	}
-	if p == Urgent {
+	if p == Removal {
+		return &m.removals
+	}
+	if p == Urgent || p == Release {
 		return nil
 	}
 	return &m.others
 }
 
+// paced is the window whose pace the attempts of a policy set, nil if they set none.
+func (m *limiter) paced(p Policy) *window {
+	if p == Release {
+		p = Removal
+	}
+	return m.window(p)
+}
+
 // rest forgets how fast etcd was, since there were no requests for a while.
-func (m *limiter) rest() { m.puts.size, m.others.size = firstWindow, firstWindow }
+func (m *limiter) rest() {
+	m.puts.size, m.removals.size, m.others.size = firstWindow, firstRemovals, firstWindow
+}
 
 // lets reports whether an attempt may begin in w, and counts it there.
-func (m *limiter) lets(w *window) bool {
-	if w.under >= w.size {
+func (m *limiter) lets(w *window, now time.Time) bool {
+	if w.under >= w.size || now.Before(w.from) {
 		return false
 	}
 	w.under++
@@ -413,6 +446,7 @@ func (m *limiter) answered(w *window, sent, now time.Time) {
 // said so about a request sent at sent, or had not answered that request at all.
 func (m *limiter) overloaded(sent, now time.Time) {
 	m.puts.halve(sent, now, 1)
+	m.removals.halve(sent, now, 1)
 	m.others.halve(sent, now, 1)
 }
 
@@ -431,11 +465,42 @@ func (m *limiter) seldom(period time.Duration) time.Duration {
 // everything at once: etcd works through what it has accepted, even if the caller has given it
 // up. Every answer is then late, and every retry makes the next one later, until leases expire
 // before their keys are put. TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
+//
+// Invariant: what fails at once is sent again at the pace of one call, however many calls wait. An
+// attempt that fails has the window stand still for a pause, which doubles from round to round. Any
+// answer ends the pause. (Do not leave the pause to each call. What fails at once is never under
+// way, so no size limits it. TestACrowdOfUnlocksThatFailAtOnceIsNoStorm.)
 type window struct {
 	size   int // how many may be under way
 	under  int // how many are under way
 	halved time.Time
 	queue  list.List // of chan struct{}: attempts that wait, in order
+
+	pause Backoff   // of the failures since the last answer
+	from  time.Time // nothing begins before
+}
+
+// fails notes that at now an attempt has failed with err, whose request was sent at sent. It
+// returns for how long w stands still from now on: 0 if it does so already for another attempt of
+// that round.
+func (w *window) fails(err error, several bool, sent, now time.Time) time.Duration {
+	if w == nil || sent.Before(w.from) {
+		return 0
+	}
+	w.pause.note(err, several)
+	pause := Jitter(w.pause.next())
+	w.from = now.Add(pause)
+	w.halve(sent, now, min(w.size, firstWindow))
+	return pause
+}
+
+// goesOn ends the pause of w: etcd has answered an attempt.
+func (w *window) goesOn(now time.Time) {
+	if w != nil && !w.from.IsZero() {
+		w.pause.Reset()
+		w.from = time.Time{}
+		w.fill(now)
+	}
 }
 
 // halve halves the window. A request sent before the last halving says nothing about the window
@@ -447,9 +512,14 @@ func (w *window) halve(sent, now time.Time, least int) {
 }
 
 // end counts an attempt that is over, and lets the next ones begin.
-func (w *window) end() {
+func (w *window) end(now time.Time) {
 	w.under--
-	for w.queue.Len() > 0 && w.under < w.size {
+	w.fill(now)
+}
+
+// fill lets as many attempts begin as may.
+func (w *window) fill(now time.Time) {
+	for w.queue.Len() > 0 && w.under < w.size && !now.Before(w.from) {
 		w.under++
 		w.queue.Remove(w.queue.Front()).(chan struct{}) <- struct{}{}
 	}

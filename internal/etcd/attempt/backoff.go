@@ -16,7 +16,9 @@ type Policy uint8
 const (
 	Ordinary Policy = iota
 	Put             // puts a key into a line, which takes etcd longer than anything else
-	Urgent          // gives back something for which other calls wait: does not wait its turn
+	Urgent          // other calls or holds wait for it: does not wait its turn
+	Release         // gives a key back for the first time: does not wait its turn either
+	Removal         // gives a key back after that, or one that no call has released
 	Spare           // can wait, and many waiters may make the same call now: two repeats at most
 )
 
@@ -28,6 +30,9 @@ func (p Policy) repeats() int {
 	}
 	return 16
 }
+
+// waits reports whether an attempt waits its turn as calls that get something do.
+func (p Policy) waits() bool { return p != Urgent && p != Release && p != Removal }
 
 // A Backoff spaces the attempts of a call: 20 ms, doubling up to half a second, with
 // jitter. The cap bounds how long etcd can be back unnoticed. It is doubled while etcd is
@@ -43,13 +48,17 @@ type Backoff struct {
 	// there, and no other goroutine is needed for it.
 	Own bool
 
+	// Needless, if it is not nil, is closed once an attempt that has not begun yet is needless.
+	Needless <-chan struct{}
+
 	delay      time.Duration
-	unanswered int // attempts in a row that had no answer in time
-	overloads  int // attempts in a row that failed because etcd is overloaded
+	unanswered int   // attempts in a row that had no answer in time
+	overloads  int   // attempts in a row that failed because etcd is overloaded
+	last       error // of the last attempt that has begun
 }
 
 // Reset forgets what was not answered.
-func (b *Backoff) Reset() { b.delay, b.unanswered, b.overloads = 0, 0, 0 }
+func (b *Backoff) Reset() { b.delay, b.unanswered, b.overloads, b.last = 0, 0, 0, nil }
 
 // Unanswered notes that an attempt had no answer in time.
 func (b *Backoff) Unanswered() { b.unanswered++ }
@@ -59,8 +68,12 @@ func (b *Backoff) Unanswered() { b.unanswered++ }
 func (b *Backoff) Double() { b.unanswered = max(b.unanswered, 1) }
 
 // note records how an attempt ended. With several endpoints, another endpoint may do better
-// than the one that was late. The cap of a pause grows to 8 s while etcd turns requests away, to
-// 2 s while it is late, because it may just have been unreachable.
+// than the one that was late. A pause is 1 s while etcd turns requests away, and grows to 2 s while
+// it is late, because it may just have been unreachable.
+//
+// (Do not have it grow further where etcd turns requests away. To refuse one costs etcd next to
+// nothing, a window sends one a pause for all calls of its kind, and a call would get in seconds
+// after etcd has caught up. TestCallsGetInSoonAfterEtcdTurnedRequestsAway.)
 func (b *Backoff) note(err error, several bool) {
 	if err == ErrNoAnswer {
 		b.unanswered++
@@ -69,8 +82,8 @@ func (b *Backoff) note(err error, several bool) {
 	}
 	switch {
 	case Is(err, rpctypes.ErrTooManyRequests):
-		b.overloads = min(b.overloads+1, 4)
-	case Overloaded(err) && !several && b.Policy != Urgent:
+		b.overloads = 1
+	case Overloaded(err) && !several && b.Policy.waits():
 		b.overloads = min(b.overloads+1, 2)
 	default:
 		b.overloads = 0

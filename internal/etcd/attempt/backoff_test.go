@@ -27,8 +27,8 @@ func TestABackoffIsLongerWhileEtcdHasTooMuchToDo(t *testing.T) {
 		policy  Policy
 		pauses  []time.Duration // in milliseconds
 	}{
-		{err: rpctypes.ErrTooManyRequests, several: true, pauses: []time.Duration{1000, 2000, 4000, 8000, 8000}},
-		{err: rpctypes.ErrTooManyRequests, policy: Urgent, pauses: []time.Duration{1000, 2000, 4000}},
+		{err: rpctypes.ErrTooManyRequests, several: true, pauses: []time.Duration{1000, 1000, 1000}},
+		{err: rpctypes.ErrTooManyRequests, policy: Urgent, pauses: []time.Duration{1000, 1000}},
 		{err: rpctypes.ErrTimeout, pauses: []time.Duration{1000, 2000, 2000}},
 		{err: ErrNoAnswer, pauses: []time.Duration{1000, 2000, 2000}},
 		{err: rpctypes.ErrTimeout, several: true, pauses: []time.Duration{20, 40, 80}},

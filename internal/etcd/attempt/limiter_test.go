@@ -104,13 +104,13 @@ func TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed(t *testing.T) {
 	require.Equal(t, firstWindow, w.size)
 
 	for range firstWindow {
-		require.True(t, m.lets(w))
+		require.True(t, m.lets(w, now))
 	}
-	require.False(t, m.lets(w))
+	require.False(t, m.lets(w, now))
 	answered(brisk - 1)
 	require.Equal(t, firstWindow+1, w.size)
-	require.True(t, m.lets(w))
-	require.False(t, m.lets(w))
+	require.True(t, m.lets(w, now))
+	require.False(t, m.lets(w, now))
 
 	answered(brisk)
 	answered(slow)

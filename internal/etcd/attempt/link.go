@@ -62,6 +62,13 @@ func (l *link) with(f func(m *limiter, now time.Time)) {
 	f(&l.limiter, time.Now())
 }
 
+// pausesLocked has a window go on after a pause.
+func (l *link) pausesLocked(w *window, pause time.Duration) {
+	if pause > 0 {
+		time.AfterFunc(pause, func() { l.with(func(_ *limiter, now time.Time) { w.fill(now) }) })
+	}
+}
+
 // reconnect asks gRPC to connect again at once if there is no connection, unless it has
 // asked just now. Each time costs a connection to each endpoint.
 func (c *Caller) reconnect() {

@@ -44,7 +44,7 @@ func TestGivingUpCostsNoMoreThanBeginningHoweverManyWait(t *testing.T) {
 		begins = min(begins, each(func(l *link, _ func()) {
 			l.with(func(m *limiter, _ time.Time) {
 				m.others.size = n + 1
-				m.others.end()
+				m.others.end(time.Now())
 			})
 		}))
 		ends = min(ends, each(func(_ *link, giveUp func()) { giveUp() }))

@@ -3,6 +3,7 @@ package holders
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -182,6 +183,66 @@ func TestALeastTimeUnderFaults(t *testing.T) {
 					require.Less(t, in.Sub(began), tests.TTL)
 				} else {
 					require.Equal(t, row.free, in.Sub(began))
+				}
+			})
+		})
+	}
+}
+
+// noID hides that the Lease of a client takes the ID of a lease, as clientv3's own does not.
+type noID struct{ clientv3.Lease }
+
+// No answer comes, though etcd carries every request out. If the client says which lease it wants,
+// all requests for it make one, which is given back. If etcd draws the ID, no second request
+// follows. So the key stays on the lease of the Session, for its time.
+func TestAnUnlockThatHasNoAnswerLeavesOneLeaseAtMost(t *testing.T) {
+	for _, row := range []struct {
+		promise string
+		answers fake.Effect
+		noID    bool
+	}{
+		{"answers are lost", fake.Effect{DropReply: true}, false},
+		{"answers are errors", fake.Effect{After: fake.Unavailable}, false},
+		{"etcd draws the ID, answers are lost", fake.Effect{DropReply: true}, true},
+		{"etcd draws the ID, answers are errors", fake.Effect{After: fake.Unavailable}, true},
+	} {
+		t.Run(row.promise, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				const day = 24 * time.Hour
+				client := etcd.Client("a")
+				if row.noID {
+					client.Lease = noID{client.Lease}
+				}
+				s, err := etcdlock.NewSession(client, etcdlock.WithTTL(tests.TTL))
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+				h, err := s.Lock(t.Context(), "n", etcdlock.WithMinHold(day))
+				require.NoError(t, err)
+				began, token := time.Now(), h.Token()
+				etcd.Intercept(func(c fake.Call) fake.Effect {
+					if c.Method == fake.Grant || c.Method == fake.Txn {
+						return row.answers
+					}
+					return fake.Effect{}
+				})
+				require.ErrorIs(t, h.Unlock(context.Background()), etcdlock.ErrUnconfirmed)
+				etcd.Intercept(nil)
+				in := entersAt(t, etcd) // with a lease of its own
+				time.Sleep(time.Until(began.Add(day - time.Minute)))
+				on := tests.PlaceOf(t, etcd, "n", 0).Lease
+				require.Equal(t, token, tests.PlaceOf(t, etcd, "n", 0).Token, "it is kept")
+				used := map[clientv3.LeaseID]bool{
+					on: true, s.Lease(): s.Lease() != clientv3.NoLease,
+					tests.PlaceOf(t, etcd, "n", 1).Lease: true,
+				}
+				bare := slices.DeleteFunc(etcd.Leases(), func(l clientv3.LeaseID) bool { return used[l] })
+				require.LessOrEqual(t, len(bare), 1)
+				require.Equal(t, began.Add(day), tests.SoonOr(t, in, "nobody gets in"))
+				if !row.noID {
+					require.Empty(t, etcd.Keys("n/"))
+					for _, l := range bare {
+						require.NotContains(t, etcd.Leases(), l, "it is given back")
+					}
 				}
 			})
 		})

@@ -1,0 +1,290 @@
+package outages
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/contract"
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/race"
+	"github.com/etcdlock/etcdlock/internal/tests"
+)
+
+const (
+	// stormTTL is the default TTL.
+	stormTTL = 15 * time.Second
+
+	// budget is what a client may send a second of what it repeats, and atFirst what it may send
+	// before that: they do not grow with the number of keys.
+	budget, atFirst = 30, 150
+)
+
+// failing fails each request of process a at once, as a proxy before an etcd that is away does. A
+// request takes a second if there were far too many: virtual time stands still in a storm.
+func failing(with error) func(fake.Call) fake.Effect {
+	var requests atomic.Int64
+	return func(c fake.Call) fake.Effect {
+		if c.Process != "a" || c.Method == fake.Event {
+			return fake.Effect{}
+		}
+		e := fake.Effect{Before: with}
+		if requests.Add(1) > 30_000 {
+			e.Delay = time.Second
+		}
+		return e
+	}
+}
+
+// near is an etcd that is a millisecond away.
+func near(c fake.Call) fake.Effect { return fake.Effect{DelayReply: time.Millisecond} }
+
+// crowdOf has n Mutexes of a Session, with a name each.
+func crowdOf(t *testing.T, s *etcdlock.Session, n int, opts ...etcdlock.Option) []*etcdlock.Mutex {
+	t.Helper()
+	crowd := make([]*etcdlock.Mutex, n)
+	for i := range crowd {
+		crowd[i] = contract.MutexOf(t, s, fmt.Sprint("crowd", i), opts...)
+	}
+	return crowd
+}
+
+// together makes the call of each of a crowd at the same time, and returns the errors.
+func together(crowd []*etcdlock.Mutex, call func(*etcdlock.Mutex) error) []error {
+	var all sync.WaitGroup
+	errs := make([]error, len(crowd))
+	for i, mu := range crowd {
+		all.Go(func() { errs[i] = call(mu) })
+	}
+	all.Wait()
+	return errs
+}
+
+// lockAll locks a crowd.
+func lockAll(t *testing.T, crowd []*etcdlock.Mutex) {
+	t.Helper()
+	for _, err := range together(crowd, func(mu *etcdlock.Mutex) error {
+		return mu.Lock(context.Background())
+	}) {
+		require.NoError(t, err)
+	}
+}
+
+// unlock is Unlock without a deadline.
+func unlock(mu *etcdlock.Mutex) error { return mu.Unlock(context.Background()) }
+
+// sent counts the requests of process a by some methods since it was made.
+func sent(etcd *fake.Server, methods ...string) func() int {
+	count := func() (n int) {
+		synctest.Wait()
+		for _, m := range methods {
+			n += len(tests.CallsOf("a", etcd.Calls(m)))
+		}
+		return n
+	}
+	before := count()
+	return func() int { return count() - before }
+}
+
+// However many Unlocks fail at once, each sends one request, and all together send no more than one
+// Unlock would in their place.
+func TestACrowdOfUnlocksThatFailAtOnceIsNoStorm(t *testing.T) {
+	for _, n := range []int{1, 100, race.Fewer(10_000, 2_000)} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				crowd := crowdOf(t, tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(stormTTL)), n)
+				lockAll(t, crowd)
+				txns := sent(etcd, fake.Txn)
+				etcd.Intercept(failing(fake.Unavailable))
+				began, told := time.Now(), make(chan []error, 1)
+				go func() { told <- together(crowd, unlock) }()
+				for i := range 35 {
+					time.Sleep(time.Second)
+					require.LessOrEqual(t, txns(), n+atFirst+(i+1)*budget, "after %d s", i+1)
+				}
+				for _, err := range tests.SoonOr(t, told, "an Unlock does not return") {
+					require.ErrorIs(t, err, etcdlock.ErrUnconfirmed)
+				}
+				t.Logf("%d requests for %d Unlocks in %v", txns(), n, time.Since(began))
+			})
+		})
+	}
+}
+
+// Once etcd answers again, all of a crowd get their answer: nil.
+func TestACrowdOfUnlocksGetsThroughOnceEtcdAnswers(t *testing.T) {
+	n := race.Fewer(10_000, 2_000)
+	for _, failed := range []error{fake.Unavailable, rpctypes.ErrGRPCRequestTooManyRequests} {
+		t.Run(failed.Error(), func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				crowd := crowdOf(t, tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(stormTTL)), n)
+				lockAll(t, crowd)
+				txns := sent(etcd, fake.Txn)
+				etcd.Intercept(failing(failed))
+				time.AfterFunc(3*time.Second, func() { etcd.Intercept(near) })
+				began := time.Now()
+				for _, err := range together(crowd, unlock) {
+					require.NoError(t, err)
+				}
+				t.Logf("%d requests for %d Unlocks in %v", txns(), n, time.Since(began))
+				require.Less(t, time.Since(began), 4500*time.Millisecond)
+				require.LessOrEqual(t, txns(), n+n/4+atFirst+5*budget, "they go together")
+			})
+		})
+	}
+}
+
+// Waits that give up leave their keys to removals, which share one pace, too. Once no hold needs
+// the lease its revocation removes all keys, and nothing else is sent.
+func TestACrowdOfWaitsThatGiveUpIsNoStorm(t *testing.T) {
+	n := race.Fewer(10_000, 1_000)
+	names := func(t *testing.T, s, other *etcdlock.Session) (wait func(context.Context)) {
+		lockAll(t, crowdOf(t, other, n))
+		crowd := crowdOf(t, s, n)
+		return func(ctx context.Context) {
+			together(crowd, func(mu *etcdlock.Mutex) error { return mu.Lock(ctx) })
+		}
+	}
+	permits := func(t *testing.T, s, other *etcdlock.Session) (wait func(context.Context)) {
+		tests.AcquireWithin(t, tests.SemaphoreOf(t, other, 1), 1, time.Second)
+		sem := tests.SemaphoreOf(t, s, 1)
+		return func(ctx context.Context) {
+			var all sync.WaitGroup
+			for range 200 {
+				all.Go(func() { _, _ = sem.Acquire(ctx, 1) })
+			}
+			all.Wait()
+		}
+	}
+	for _, row := range []struct {
+		name  string
+		waits func(t *testing.T, s, other *etcdlock.Session) (wait func(context.Context))
+		holds bool // a hold needs the lease all the time
+	}{
+		{"a name each", names, false}, {"a name each, beside a hold", names, true},
+		{"permits of one name, beside a hold", permits, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(time.Minute))
+				other := tests.SessionOf(t, etcd, "other", etcdlock.WithTTL(stormTTL))
+				if row.holds {
+					tests.LockWithin(t, contract.MutexOf(t, s, "first"), time.Second)
+				}
+				wait := row.waits(t, s, other)
+				ctx, giveUp := context.WithCancel(context.Background())
+				var all sync.WaitGroup
+				all.Go(func() { wait(ctx) })
+				synctest.Wait()
+				stands := len(etcd.Keys("")) // with those of the other Session
+
+				txns := sent(etcd, fake.Txn)
+				etcd.Intercept(failing(fake.Unavailable))
+				giveUp()
+				all.Wait()
+				time.Sleep(time.Second)
+				require.Len(t, etcd.Keys(""), stands)
+				first := txns()
+				require.LessOrEqual(t, first, atFirst+budget)
+				time.Sleep(30 * time.Second)
+				t.Logf("%d requests at first, %d in 30 s after that", first, txns()-first)
+				require.LessOrEqual(t, txns()-first, 30*budget)
+				if !row.holds {
+					require.Equal(t, first, txns(), "the lease is being revoked")
+				}
+				etcd.Intercept(near)
+				time.Sleep(2 * time.Second)
+				mine := 0
+				if row.holds {
+					mine = 1
+				}
+				require.LessOrEqual(t, len(etcd.Keys("crowd")), n, "the waits' keys have gone")
+				require.Len(t, etcd.Keys("first"), mine)
+				require.LessOrEqual(t, len(etcd.Keys("n/")), 1)
+			})
+		})
+	}
+}
+
+// A crowd that has to give its keys back takes nothing from calls that want one.
+func TestLocksGetTheirShareBesideAStormOfUnlocks(t *testing.T) {
+	const n = 500
+	share := func(t *testing.T, crowded bool) (asked int, in time.Duration) {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			crowd := crowdOf(t, tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(stormTTL)), n)
+			lockAll(t, crowd)
+			grants := sent(etcd, fake.Grant)
+			etcd.Intercept(failing(fake.Unavailable))
+			var all sync.WaitGroup
+			if crowded {
+				all.Go(func() { together(crowd, unlock) })
+				time.Sleep(100 * time.Millisecond)
+			}
+			next := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "next")
+			locked := tests.LockLater(next)
+			time.Sleep(4 * time.Second)
+			asked = grants()
+			etcd.Intercept(near)
+			healed := time.Now()
+			require.NoError(t, tests.SoonOr(t, locked, "it does not get in"))
+			in = time.Since(healed)
+			all.Wait()
+		})
+		return asked, in
+	}
+	alone, _ := share(t, false)
+	beside, in := share(t, true)
+	t.Logf("%d requests alone, %d beside a crowd; in after %v", alone, beside, in)
+	require.GreaterOrEqual(t, beside, alone/2)
+	require.Less(t, in, time.Second)
+}
+
+// An etcd that cannot keep up turns requests away. A crowd of calls asks it about once a second
+// meanwhile, and all get in soon after it has caught up.
+func TestCallsGetInSoonAfterEtcdTurnedRequestsAway(t *testing.T) {
+	n := race.Fewer(1_000, 200)
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(time.Hour))
+		first := contract.MutexOf(t, s, "first")
+		tests.LockWithin(t, first, time.Second)
+		asked := sent(etcd, fake.Txn, fake.Grant, fake.Revoke, fake.Range)
+		turnsAway := failing(rpctypes.ErrGRPCRequestTooManyRequests)
+		etcd.Intercept(turnsAway)
+		var all sync.WaitGroup
+		errs := make(chan error, 2*n+1)
+		for _, crowd := range [][]*etcdlock.Mutex{
+			crowdOf(t, s, n), // it has a lease
+			{contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "one")},
+		} {
+			all.Go(func() {
+				for _, err := range together(crowd, func(mu *etcdlock.Mutex) error {
+					return mu.Lock(context.Background())
+				}) {
+					errs <- err
+				}
+			})
+		}
+		time.Sleep(time.Minute)
+		t.Logf("%d requests in a minute", asked())
+		require.LessOrEqual(t, asked(), 4*60)
+		unlocked := contract.Async(func() error { return first.Unlock(tests.Within(t, time.Minute)) })
+		time.Sleep(20 * time.Second)
+		etcd.Intercept(near)
+		over := time.Now()
+		all.Wait()
+		require.NoError(t, <-unlocked)
+		t.Logf("all are in after %v", time.Since(over))
+		require.LessOrEqual(t, time.Since(over), 2*time.Second)
+		for len(errs) > 0 {
+			require.NoError(t, <-errs)
+		}
+	})
+}
