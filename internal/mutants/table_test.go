@@ -1787,9 +1787,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("outages", "TestACrowdOfWaitsThatGiveUpIsNoStorm")},
 	},
 	{
-		name:    "who was turned away comes back ever more seldom",
-		why:     "So does TCP, and etcd has enough to do. But a refusal costs it next to nothing, one call of a client asks for all, and with pauses of 8 s calls get in seconds after etcd has caught up (rule 25).",
-		change:  in("attempt.Backoff.note").replace("_self.overloads = 1", "_self.overloads = min(_self.overloads+1, 4)"),
+		name: "who was turned away comes back ever more seldom",
+		why:  "So does TCP, and etcd has enough to do. But a refusal costs it next to nothing, one call of a client asks for all, and with pauses of 8 s calls get in seconds after etcd has caught up (rule 25).",
+		change: in("attempt.Backoff.note").replace("_self.overloads = 1",
+			"_self.overloads = min(_self.overloads+1, 4)"),
 		killers: []killer{inArea("outages", "TestCallsGetInSoonAfterEtcdTurnedRequestsAway")},
 	},
 	{
@@ -1815,7 +1816,7 @@ var mutants = []mutant{
 	{
 		name:    "a turn that nobody takes is lost",
 		why:     "An attempt that has left needs no turn. But the turn was given to it, and those behind it wait for ever.",
-		change:  in("attempt.flight.wait").drop("_.end()"),
+		change:  in("attempt.flight.wait").drop("_.end(_...)"),
 		killers: []killer{core("etcd/attempt", "TestATurnThatNobodyTakesIsHandedOn")},
 	},
 	{
