@@ -2520,7 +2520,7 @@ var mutants = []mutant{
 	{
 		name:    "a lease whose answer was lost is asked for again",
 		why:     "Unlock needs a lease to which it moves the key. But where etcd draws the ID each request makes another one, which stays for as long as the key would (rule 22).",
-		change:  in("etcd.Loan.grantOnce").replace("_self.late", "false"),
+		change:  in("etcd.Loan.grantOnce").replace("attempt.NotApplied(_)", "true"),
 		killers: []killer{inArea("holders", "TestAnUnlockThatHasNoAnswerLeavesOneLeaseAtMost")},
 	},
 	{
