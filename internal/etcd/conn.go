@@ -12,7 +12,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/etcd/keepalive"
@@ -74,14 +73,6 @@ type Conn struct {
 	unreadable sync.Once    // the listener was told of a key that the user may not read
 }
 
-// A granter grants a lease of an ID that is asked for. The Lease of a client that was not made with
-// clientv3.New may be one, as that of etcdlocktest is.
-type granter interface {
-	LeaseGrant(
-		context.Context, *pb.LeaseGrantRequest, ...grpc.CallOption,
-	) (*pb.LeaseGrantResponse, error)
-}
-
 const (
 	// manyKeys is how many keys are read in one transaction: etcd allows 128 operations by
 	// default.
@@ -101,6 +92,7 @@ func New(
 		Proved:   func(time.Time, *Epoch, uint64) {},
 		Caller:   attempt.NewCaller(ctx, client, ttl, tasks.Go, listener.Unavailable),
 		client:   client,
+		leases:   granterOf(client),
 		history:  historyOf(client),
 		listener: listener,
 		ctx:      ctx,
@@ -112,11 +104,6 @@ func New(
 	}
 	c.present.Store(c.history.epoch())
 	c.mostKeys.Store(manyKeys)
-	if client.ActiveConnection() != nil {
-		c.leases = clientv3.RetryLeaseClient(client)
-	} else {
-		c.leases, _ = client.Lease.(granter)
-	}
 	return c
 }
 

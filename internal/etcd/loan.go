@@ -19,6 +19,23 @@ import (
 // ErrUntold says that a lease may have been granted, of which only etcd knows the ID.
 var ErrUntold = errors.New("etcd has not told which lease it granted")
 
+// A granter grants a lease of an ID that is asked for. The Lease of a client that was not made with
+// clientv3.New may be one, as that of etcdlocktest is.
+type granter interface {
+	LeaseGrant(
+		context.Context, *pb.LeaseGrantRequest, ...grpc.CallOption,
+	) (*pb.LeaseGrantResponse, error)
+}
+
+// granterOf returns what grants the leases of a client whose IDs are drawn here, nil if nothing does.
+func granterOf(client *clientv3.Client) granter {
+	if client.ActiveConnection() != nil {
+		return clientv3.RetryLeaseClient(client)
+	}
+	g, _ := client.Lease.(granter)
+	return g
+}
+
 // A Loan is a lease that is not renewed: it lasts until a time that may be hours away. Its ID is
 // drawn before it is asked for. So the requests for it make one lease, whatever becomes of their
 // answers, and it can be given back without any.

@@ -2583,7 +2583,7 @@ var mutants = []mutant{
 	{
 		name:    "etcd draws the IDs of all leases",
 		why:     "So clientv3 has it. But where the answer is lost nobody knows the lease, and each request makes another, for as long as the key was to stay (rule 9).",
-		change:  in("etcd.New").replace("_.leases", "_"),
+		change:  in("etcd.granterOf").replace("clientv3.RetryLeaseClient(_)", "granter(nil)"),
 		killers: []killer{inSim("TestALeaseOfAKeyThatDoesNotStayIsGivenBack")},
 	},
 	{
