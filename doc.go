@@ -16,7 +16,7 @@
 //
 // At most one Mutex holds a name at a time. The context of a hold is cancelled before its lease can
 // expire, and before this package releases the lock. Unlock tells the truth: nil means that the
-// lock was held without a break until this release, and a loss is a [*LostError] that says why. The
+// lock was held without a break until this call, and a loss is a [*LostError] that says why. The
 // key of a call that has failed is removed, or goes with its lease. A call returns when its context
 // ends, Unlock at most 5 s later. A Mutex stays usable after an outage; if a connection dies
 // silently, its client needs keepalive pings. While etcd does not answer, a wait says so
