@@ -101,10 +101,10 @@ func New(s *etcdlock.Session, prefix string, storage certmagic.Storage) (*Storag
 // the wait only.
 //
 // After nil the caller has the lock until it calls Unlock with the same name, from whatever
-// goroutine. After an error it does not, and nothing is left behind. The error is ctx.Err() if ctx
-// ended, and otherwise one of [etcdlock.Mutex.Lock]. A name may have any bytes but must have some:
-// in etcd it is escaped as a part of a URL's path, and has at most 1,024 bytes with its prefix. It
-// costs one request if the lock is free.
+// goroutine. After an error it does not. The error is ctx.Err() if ctx ended, and otherwise one of
+// [etcdlock.Mutex.Lock]. A name may have any bytes but must have some: in etcd it is escaped as a
+// part of a URL's path, and has at most 1,024 bytes with its prefix. It costs one request if the
+// lock is free.
 func (s *Storage) Lock(ctx context.Context, name string) error {
 	if ctx == nil {
 		return fmt.Errorf("etcdlockcertmagic: lock %q: nil context", name)

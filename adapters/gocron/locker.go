@@ -69,8 +69,7 @@ func NewLocker(
 // an [etcdlock.LockedError] if another run of the job has it, or has begun within twice splay, in
 // this process or elsewhere; context.DeadlineExceeded if etcd has not answered within splay;
 // otherwise as [etcdlock.Session.TryLock], also if the name has more than 1,024 bytes with its
-// prefix and escaped. After an error the lock is not held, and nothing is
-// left behind that blocks for long.
+// prefix and escaped. After an error the lock is not held.
 //
 // It costs a read if the lock is taken, else one request, as its Unlock does. That of a run
 // shorter than twice splay costs three.

@@ -73,10 +73,10 @@ func New(mu *etcdlock.Mutex, opts ...Option) (*Locker, error) {
 	return l, nil
 }
 
-// Lock waits for the lock until ctx ends, with the errors of [etcdlock.Mutex.Lock]; after each of
-// them nothing is left behind. The hold outlives ctx. ctx comes from [Do], and the loss of the lock
-// ends it. A ctx that does not is an error at once, unless the Locker was made [WithoutDo]. Lock
-// does not use the database.
+// Lock waits for the lock until ctx ends, with the errors of [etcdlock.Mutex.Lock], and what is
+// true after them. The hold outlives ctx. ctx comes from [Do], and the loss of the lock ends it. A
+// ctx that does not is an error at once, unless the Locker was made [WithoutDo]. Lock does not use
+// the database.
 func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error {
 	end, within := ctx.Value(endKey{}).(context.CancelCauseFunc)
 	if !within && !l.withoutDo {

@@ -95,7 +95,7 @@ func (d *Driver) Open(url string) (database.Driver, error) {
 // Locks of this Driver wait. If another process holds it then, or this Driver does already, the
 // error is database.ErrLocked. That of a wait is also [etcdlock.ErrLocked], and names the holder.
 // After Close it is [etcdlock.ErrClosed]. The other errors are those of [etcdlock.Mutex.Lock].
-// After an error nothing is left behind.
+// After an error the lock is not held.
 func (d *Driver) Lock() error {
 	ctx, cancel := context.WithTimeoutCause(d.closing, d.wait, fmt.Errorf(
 		"the wait of the Driver, %v, is over: %w", d.wait, context.DeadlineExceeded))
