@@ -2009,6 +2009,20 @@ var mutants = []mutant{
 		killers: []killer{inArea("outages", "TestAClientThatIsClosedBeforeItsSessionIsOneWarning")},
 	},
 	{
+		name: "all reads of an audit have the time of one",
+		why:  "An audit has to end before the next one. But where etcd is far away it reads a part of many names, and a recall of another waits for an audit that meets it.",
+		change: in("Account.Audit").replace("context.WithCancel(_k.ctx)",
+			"context.WithTimeout(_k.ctx, _k.etcd.Timeout)"),
+		killers: []killer{inArea("holders", "TestARecallOfOneOfManyNamesIsNoticedFarFromEtcd")},
+	},
+	{
+		name: "the reads of an audit follow each other",
+		why:  "So they cost etcd least at a time. But of many names that are far away they take longer than a renewal period.",
+		change: in("Account.auditPlaces").replace("max(manyPlaces, len(_places)/readsAbreast+1)",
+			"len(_places)+1"),
+		killers: []killer{inArea("holders", "TestARecallOfOneOfManyNamesIsNoticedFarFromEtcd")},
+	},
+	{
 		name: "Lead nests",
 		why:  "WithReentrancy is there for nesting. But a Lead that nests has no turn, and never waits for one.",
 		change: in("candidate.run").replace("_self.lock.NestsIn(_ctx) != nil",

@@ -219,6 +219,30 @@ func TestARecallOfOneOfManyNamesIsNoticed(t *testing.T) {
 	})
 }
 
+// So it does where etcd is far away, but for the time of a few reads: the names take 25, and each
+// read a third of the time of an attempt.
+func TestARecallOfOneOfManyNamesIsNoticedFarFromEtcd(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a", tests.Listens)
+		const names, away = 2500, 700 * time.Millisecond
+		holds := make([]*etcdlock.Hold, names)
+		for i := range names {
+			var err error
+			holds[i], err = s.Lock(t.Context(), fmt.Sprint("m", i))
+			require.NoError(t, err)
+		}
+		etcd.Delay("a", away)
+		time.Sleep(time.Minute)
+		for i := 0; i < names; i += names / 25 {
+			time.Sleep(1234 * time.Millisecond)
+			hold, start := holds[i].Context(t.Context()), time.Now()
+			require.NoError(t, etcdlock.Recall(t.Context(), etcd.Client("operator"),
+				tests.PlaceOf(t, etcd, fmt.Sprint("m", i), 0), etcdlock.RecallRequest{}))
+			require.LessOrEqual(t, tests.RecalledAfter(t, hold, start), tests.UnwatchedLook+5*away)
+		}
+	})
+}
+
 // A waiter that is recalled waits on. When its hold begins, it has just noticed the recall.
 // The contenders before and behind it in line stay there.
 func TestAWaiterMayBeRecalled(t *testing.T) {
