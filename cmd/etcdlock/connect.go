@@ -87,6 +87,14 @@ func (c *connection) config() (cfg clientv3.Config, err error) {
 			return cfg, misused("--%s %v: not positive", name, d)
 		}
 	}
+	for _, endpoint := range cfg.Endpoints {
+		// The error must not show it.
+		scheme, host, _ := strings.Cut(endpoint, "://")
+		if !strings.HasPrefix(scheme, "unix") && strings.Contains(scheme+host, "@") {
+			return cfg, misused("--endpoints: a user or a password in an address: --user and " +
+				"ETCDCTL_PASSWORD are for these")
+		}
+	}
 	if c.user != "" {
 		user, password, with := strings.Cut(c.user, ":")
 		if !with {

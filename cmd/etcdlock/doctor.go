@@ -287,7 +287,8 @@ func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
 		return
 	}
 	lines := line.ByName(kvs)
-	var nested, bare, limits []string
+	var nested, bare, limits, form []string
+	without := 0 // a lease
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
 		if several := lines[name].Limits(); len(several) > 1 {
 			limits = append(limits, fmt.Sprintf("the permits of %q count on limits of %s: the least counts",
@@ -302,6 +303,7 @@ func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
 		if kv.Lease != 0 {
 			continue
 		}
+		without++
 		e := line.EntryOf(kv)
 		name, _, isPlace := line.ParseKey(e.Key)
 		_, below := inside(e.Key, lines)
@@ -309,6 +311,8 @@ func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
 			bare = append(bare, fmt.Sprintf("%q below the lock %q has no lease: "+
 				"it blocks concurrency.Mutex for ever", e.Key,
 				cmp.Or(name, e.Key[:max(strings.LastIndexByte(e.Key, '/'), 0)])))
+		} else if isPlace {
+			form = append(form, e.Key)
 		}
 	}
 	d.several("names", nested)
@@ -316,9 +320,22 @@ func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
 	d.several("limits", limits)
 	d.several("recipes", recipes(kvs, lines))
 	if len(nested)+len(bare) == 0 {
-		d.ok("keys", "%d%s, with %s that %s held; none nest, none is without a lease",
-			len(kvs), below(d.prefix), count(len(lines), "lock"), isOrAre(len(lines)))
+		d.ok("keys", "%d%s, with %s that %s held; none nest, %s", len(kvs), below(d.prefix),
+			count(len(lines), "lock"), isOrAre(len(lines)), leaseless(without, form))
 	}
+}
+
+// leaseless says what n keys without a lease are, if none is a finding. form has the ones that other
+// programs have put, and that a lock could have.
+func leaseless(n int, form []string) string {
+	switch {
+	case n == 0:
+		return "none is without a lease"
+	case len(form) == 0:
+		return fmt.Sprintf("%d without a lease, none of a lock", n)
+	}
+	return fmt.Sprintf("%d without a lease, none of a lock, though %d could be, such as %q: where "+
+		"that names a lock it blocks concurrency.Mutex for ever", n, len(form), form[0])
 }
 
 // below names the prefix, unless that is empty.

@@ -41,7 +41,8 @@ func TestAHealthyEtcdHasNoFindings(t *testing.T) {
 		`ok   TTL: 2s is the least that etcd grants\n`+
 		`ok   alarms: none\n`+
 		`ok   rights: this user may read and write\n`+
-		`ok   keys: 2, with 1 lock that is held; none nest, none is without a lease\n\z`),
+		`ok   keys: 2, with 1 lock that is held; none nest, 1 without a lease, none of a lock, though 1 could be, such as "users/[^"]+": where `+
+		`that names a lock it blocks concurrency\.Mutex for ever\n\z`),
 		stdout)
 	require.Equal(t, [2]int64{1, 1}, [2]int64{f.grants.Load(), f.revokes.Load()})
 	after, err := e.client.Get(t.Context(), "orders", clientv3.WithPrefix())
@@ -239,7 +240,15 @@ func TestKeysAreReadInPages(t *testing.T) {
 	starts(t, []string{"who", "--endpoints", addr}, env(pageEnv+"=3")).exits(exitGood)
 	require.EqualValues(t, 4, f.ranges.Load())
 	run := starts(t, []string{"doctor", "--endpoints", addr}, env(pageEnv+"=3")).exits(exitGood)
-	require.Contains(t, run.stdout.String(), `keys: 10, with`)
+	require.Contains(t, run.stdout.String(), `ok   keys: 10, with`)
+	require.Contains(t, run.stdout.String(), `none nest, 10 without a lease, none of a lock`+"\n")
+
+	key := "users/" + uuid.NewString()
+	_, err := e.client.Put(t.Context(), key, "another program's")
+	require.NoError(t, err)
+	run = starts(t, []string{"doctor", "--endpoints", addr}).exits(exitGood)
+	require.Contains(t, run.stdout.String(),
+		`none nest, 11 without a lease, none of a lock, though 1 could be, such as "`+key+`": where`)
 }
 
 // etcd, or what stands before it, may grant less than a run asks for.

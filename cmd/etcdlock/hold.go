@@ -60,6 +60,7 @@ type holding struct {
 	hurried bool                      // a signal or a recall came
 	why     reason
 	silent  sync.Once // reports once that etcd does not answer
+	within  *outer    // the hold of a run around this one, in whose place this one takes none
 }
 
 func (r *running) run(a *app, name string, argv []string) error {
@@ -80,6 +81,9 @@ func (r *running) run(a *app, name string, argv []string) error {
 	}
 	if err != nil {
 		return err
+	}
+	if h.within != nil {
+		return h.become(cmd, h.within)
 	}
 	return h.carryOut(cmd)
 }
@@ -138,7 +142,14 @@ func (h *holding) acquire(cfg clientv3.Config, name string) (client *clientv3.Cl
 	})
 	client, err = h.connect(ctx, cfg)
 	if err == nil {
-		err = h.lock(ctx, client, name)
+		h.within = h.around(ctx, client, name)
+		switch {
+		case h.within == nil:
+			err = h.lock(ctx, client, name)
+		case !h.nested:
+			err = misused("lock %q is held by a run around this one, which would wait for ever: "+
+				"--nested runs the command without it", name)
+		}
 	}
 	tell.Stop()
 	close(acquired)
@@ -146,7 +157,7 @@ func (h *holding) acquire(cfg clientv3.Config, name string) (client *clientv3.Cl
 	if s, ok := errors.AsType[signalled](context.Cause(ctx)); ok && err == nil {
 		err = s // it came together with the lock
 	}
-	if err == nil {
+	if err == nil && h.within == nil {
 		<-h.holds
 		err = h.running.granted(time.Duration(h.granted.Load()))
 	}
@@ -171,6 +182,9 @@ func (h *holding) bound() time.Duration {
 	}
 	return h.wait
 }
+
+// retryEvery is the pause between two tries to reach etcd.
+const retryEvery = 500 * time.Millisecond
 
 // connect makes a client, and retries the login as often as it takes.
 func (h *holding) connect(ctx context.Context, cfg clientv3.Config) (*clientv3.Client, error) {
@@ -197,7 +211,7 @@ func (h *holding) connect(ctx context.Context, cfg clientv3.Config) (*clientv3.C
 		why = fmt.Errorf("%w: %w", errNoAnswer, err)
 		h.why.set(why.Error())
 		select {
-		case <-time.After(500 * time.Millisecond):
+		case <-time.After(retryEvery):
 		case <-ctx.Done():
 		}
 	}
@@ -332,9 +346,8 @@ func (h *holding) leave(err error) {
 
 // carryOut runs the command under the lock, and releases it.
 func (h *holding) carryOut(cmd *exec.Cmd) error {
-	cmd.Env = append(cmd.Environ(),
-		"ETCDLOCK_NAME="+h.mu.Name(), "ETCDLOCK_KEY="+h.mu.Key(),
-		fmt.Sprint("ETCDLOCK_TOKEN=", h.mu.Token()))
+	own := outer{h.mu.Key(), h.mu.Token()}
+	cmd.Env = h.environ(h.mu.Name(), own, append(outers(), own))
 	hold := h.mu.Context(context.Background())
 	select {
 	case <-etcdlock.RecallFrom(hold): // while it waited

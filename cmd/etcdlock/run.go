@@ -19,7 +19,10 @@ func (a *app) runCommand() *cobra.Command {
 run waits for the lock NAME (for ever without -n and -w), runs the command in a process group
 of its own, and releases the lock once all of it has ended. The command's environment has
 ETCDLOCK_NAME, ETCDLOCK_KEY and ETCDLOCK_TOKEN. The token is a number that grows with each hold
-of the name: a resource that refuses lower ones is safe from late writes.
+of the name: a resource that refuses lower ones is safe from late writes. ETCDLOCK_HELD has the
+holds of all runs around the command: a run inside of one that has its lock is an error at once,
+without --nested. ETCDCTL_PASSWORD and the password in ETCDCTL_USER are taken out of it, without
+--keep-secrets.
 
 With -s it holds the lock beside others that have -s, and with -N beside others that have -N, as
 long as they are within the limit. A run without these excludes all of them.
@@ -88,6 +91,9 @@ and after 10s what it waits for.`,
 		})
 	f.StringVar(&r.owner, "owner", "", "the holder's name for others (default host and pid)")
 	f.StringVar(&r.info, "info", "", "what else to tell them: an address, a version")
+	f.BoolVar(&r.nested, "nested", false,
+		"run the command without the lock if a run around this\none has it; otherwise that is an error")
+	f.BoolVar(&r.keepSecrets, "keep-secrets", false, "leave the command the password of etcd")
 	f.IntVar(&r.conflict, "conflict-exit-code", exitTaken, "exit `status` instead of 75")
 	return c
 }
@@ -114,6 +120,7 @@ type running struct {
 	conflict                      int
 	shared                        bool
 	limit                         int // 0 without -N
+	nested, keepSecrets           bool
 }
 
 func (r *running) check() error {

@@ -208,6 +208,8 @@ func TestExitStatuses(t *testing.T) {
 		"kill-after too long": {[]string{e.addr, "--kill-after", "5s", "a", "--", "true"}, 64, "less than 18s"},
 		"-n and -w":           {[]string{e.addr, "-n", "-w", "1s", "a", "--", "true"}, 64, "only one of them"},
 		"-w of nothing":       {[]string{e.addr, "-w", "-1s", "a", "--", "true"}, 64, "--timeout -1s: negative"},
+		"a password in a URL": {[]string{"http://root:secret@" + nobody, "a", "--", "true"}, 64,
+			"--endpoints: a user or a password in an address"},
 		"too short a time":    {[]string{e.addr, "-w", "15ns", "a", "--", "true"}, 64, "--timeout 15ns: below 1ms"},
 		"a time without unit": {[]string{e.addr, "-w", "15", "a", "--", "true"}, 64, "missing unit"},
 		"a negative time":     {[]string{e.addr, "--at-least", "-1s", "a", "--", "true"}, 64, "negative"},
@@ -224,6 +226,7 @@ func TestExitStatuses(t *testing.T) {
 			} else {
 				run.says(row.says)
 			}
+			require.NotContains(t, run.stderr.String(), "secret")
 		})
 	}
 }

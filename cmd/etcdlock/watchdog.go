@@ -51,6 +51,7 @@ func startWatchdog() (*watchdog, error) {
 	cmd := exec.Command(self, "watchdog")
 	cmd.Args[0] = os.Args[0]
 	cmd.Dir = "/"
+	cmd.Env = withoutSecrets(os.Environ())
 	cmd.ExtraFiles = []*os.File{read}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what stops run's group does not stop it
 	if err := cmd.Start(); err != nil {

@@ -144,12 +144,12 @@ func printTable(
 		what, queued := fmt.Sprintf("waits %d", p.Number), "-"
 		switch {
 		case !p.Until.IsZero():
-			what = "kept " + max(0, p.Until.Sub(now)).Round(time.Second).String()
+			what = "kept " + span(max(0, p.Until.Sub(now)))
 		case p.Holds:
 			what = "holds"
 		}
 		if !p.Since.IsZero() {
-			queued = now.Sub(p.Since).Round(time.Second).String() + " ago"
+			queued = span(now.Sub(p.Since)) + " ago"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%x\t%s\t%s\t%s\n", cell(quote.Text(p.Name)),
 			what, p.Token, cell(ownerOf(p.Contender)), queued,
@@ -188,9 +188,23 @@ func heldText(p place, since, now time.Time) string {
 	case !p.Holds || !p.Until.IsZero() || since.IsZero() && p.Since.IsZero():
 		return "-"
 	case since.IsZero():
-		return "<" + now.Sub(p.Since).Round(time.Second).String()
+		return "<" + span(now.Sub(p.Since))
 	}
-	return now.Sub(since).Round(time.Second).String()
+	return span(now.Sub(since))
+}
+
+// longest is the longest time that is shown. What others have written may be of any year.
+const longest = 9999 * time.Hour
+
+// span is a time in a table.
+func span(d time.Duration) string {
+	switch {
+	case d > longest:
+		return ">9999h"
+	case d < -longest:
+		return "<-9999h"
+	}
+	return d.Round(time.Second).String()
 }
 
 // A record is a place in JSON. Other programs read it, so it stays as it is.

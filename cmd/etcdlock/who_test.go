@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"regexp"
 	"strings"
@@ -379,4 +380,13 @@ func TestAnEtcdThatDoesNotAnswer(t *testing.T) {
 		require.Contains(t, stderr,
 			"etcdlock: "+nobody+": etcd did not answer in 200ms (etcdlock doctor may know why)")
 	}
+}
+
+// What another program has written as a time may be of any year.
+func TestATimeOfAnyYearIsShort(t *testing.T) {
+	const most = time.Duration(math.MaxInt64)
+	require.Equal(t, ">9999h", span(most))
+	require.Equal(t, "<-9999h", span(-most))
+	require.Equal(t, "9999h0m0s", span(9999*time.Hour))
+	require.Equal(t, "1m1s", span(time.Minute+time.Second))
 }

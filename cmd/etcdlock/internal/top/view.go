@@ -603,6 +603,8 @@ func short(d time.Duration) string {
 		return fmt.Sprintf("%dm%02d", s/60, s%60)
 	case s < 360000:
 		return fmt.Sprintf("%dh%02d", s/3600, s/60%60)
+	case s > 9999*86400: // a year that somebody has written
+		return ">9999d"
 	}
 	return fmt.Sprintf("%dd", s/86400)
 }
