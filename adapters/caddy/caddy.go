@@ -16,7 +16,6 @@
 package etcdlockcaddy
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -54,7 +53,8 @@ type Storage struct {
 	// default it is the one that Caddy has without any configuration. All servers share it.
 	Files json.RawMessage `json:"storage,omitempty" caddy:"namespace=caddy.storage inline_key=module"`
 
-	storage certmagic.Storage
+	storage locks
+	logger  *zap.Logger
 	key     string // of the pool, "" if nothing is to be given back
 }
 
@@ -77,16 +77,9 @@ type Etcd struct {
 // CaddyModule is the module for Caddy.
 func (Storage) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{
-		ID:  "caddy.storage.etcdlock",
+		ID:  name,
 		New: func() caddy.Module { return new(Storage) },
 	}
-}
-
-// A pooled is what the storages of two configurations share while one takes the place of the other:
-// an order that began with the former keeps its lock.
-type pooled struct {
-	client  *clientv3.Client
-	session *etcdlock.Session
 }
 
 var pool = caddy.NewUsagePool()
@@ -113,48 +106,48 @@ func (s *Storage) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	value, _, err := pool.LoadOrNew(string(key), func() (caddy.Destructor, error) {
-		return s.connect(caddy.Log().Named("storage.etcdlock"))
-	})
+	value, _, err := pool.LoadOrNew(string(key), s.connect)
 	if err != nil {
 		return fmt.Errorf("caddy.storage.etcdlock: %w", err)
 	}
-	s.key = string(key)
-	storage, err := etcdlockcertmagic.New(value.(*pooled).session, s.Prefix, files)
+	s.key, s.logger = string(key), ctx.Logger()
+	s.storage.of = value.(*pooled)
+	s.storage.of.loggers.add(s.logger)
+	s.storage.Storage, err = etcdlockcertmagic.New(s.storage.of.session, s.Prefix, files)
 	if err != nil {
 		return fmt.Errorf("caddy.storage.etcdlock: %w", errors.Join(err, s.Cleanup()))
 	}
-	storage.Logger = ctx.Logger()
-	s.storage = storage
+	s.storage.Logger = s.storage.of.loggers.logger()
 	return nil
 }
 
 // connect makes the client, and its Session.
-func (e Etcd) connect(logger *zap.Logger) (*pooled, error) {
+func (e Etcd) connect() (caddy.Destructor, error) {
+	p := &pooled{uses: 1}
+	logger := p.loggers.logger()
 	config := clientv3.Config{
 		Endpoints: e.Endpoints, Username: e.Username, Password: e.Password,
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
 		Logger: logger.WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
 	}
+	var err error
 	if e.CAFile != "" || e.CertFile != "" || e.KeyFile != "" {
-		var err error
 		if config.TLS, err = e.tls(); err != nil {
 			return nil, err
 		}
 	}
-	client, err := clientv3.New(config)
-	if err != nil {
+	if p.client, err = clientv3.New(config); err != nil {
 		return nil, err
 	}
-	opts := []etcdlock.SessionOption{etcdlock.WithLogger(slog.New(zapslog.NewHandler(logger.Core())))}
+	opts := []etcdlock.SessionOption{etcdlock.WithLogger(slog.New(
+		zapslog.NewHandler(logger.Core(), zapslog.WithName(name))))}
 	if e.TTL != 0 {
 		opts = append(opts, etcdlock.WithTTL(time.Duration(e.TTL)))
 	}
-	session, err := etcdlock.NewSession(client, opts...)
-	if err != nil {
-		return nil, errors.Join(err, client.Close())
+	if p.session, err = etcdlock.NewSession(p.client, opts...); err != nil {
+		return nil, errors.Join(err, p.client.Close())
 	}
-	return &pooled{client, session}, nil
+	return p, nil
 }
 
 func (e Etcd) tls() (*tls.Config, error) {
@@ -163,18 +156,12 @@ func (e Etcd) tls() (*tls.Config, error) {
 	}.ClientConfig()
 }
 
-// Destruct gives back the locks, and ends the client.
-func (p *pooled) Destruct() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	return errors.Join(p.session.Close(ctx), p.client.Close())
-}
-
-// Cleanup gives back what Provision took, once no configuration has it any more.
+// Cleanup gives back what Provision took, once no configuration has it any more, and no lock.
 func (s *Storage) Cleanup() error {
 	if s.key == "" {
 		return nil
 	}
+	s.storage.of.loggers.remove(s.logger)
 	_, err := pool.Delete(s.key)
 	s.key = ""
 	return err
