@@ -21,8 +21,8 @@ import (
 
 // hostile are texts that a terminal obeys, or that turn or break a line: a character of each kind.
 var hostile = []string{
-	"\x1b[2J\x1b]0;t\a", "\x7f", "\u009b2J", "\u202e", "\u2066", "\u200b", "\u2028", "\u2029", "\r\n",
-	"\U000e0041", "\u00a0",
+	"\x1b[2J\x1b]0;t\a", "\x7f", "\u009b2J", "\u202e", "\u2066", "\u200b", "\u2028", "\u2029",
+	"\r\n", "\U000e0041", "\u00a0",
 }
 
 // shows requires that a text has only what is printable, but for the ends of its lines.
@@ -87,7 +87,8 @@ func TestNoCommandPrintsWhatATerminalObeys(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{
-		{"who"}, {"who", "-o", "json"}, {"doctor"}, {"__complete", "who", ""}, {"no\x1b[2J"}, {"--\x9b"},
+		{"who"}, {"who", "-o", "json"}, {"doctor"}, {"__complete", "who", ""},
+		{"no\x1b[2J"}, {"--\x9b"},
 	} {
 		_, stdout, stderr := runs(t, "", append([]string{"--endpoints", e.addr}, args...)...)
 		shows(t, strings.ReplaceAll(stdout, "\t", ""))
@@ -102,7 +103,9 @@ func TestNoCommandPrintsWhatATerminalObeys(t *testing.T) {
 	v := &top.View{Width: 200, Height: 20, Recall: true, Break: true, Prefix: "\x1b", Message: "done"}
 	v.Show(b.Picture(time.Now(), 0))
 	for range len(read.Keys) / 2 {
-		for _, k := range []top.Key{top.Enter, 'r', top.Esc, 'b', top.Esc, top.Esc, 'w', top.Esc, top.Down} {
+		for _, k := range []top.Key{
+			top.Enter, 'r', top.Esc, 'b', top.Esc, top.Esc, 'w', top.Esc, top.Down,
+		} {
 			v.Press(k)
 			for _, line := range v.Lines() {
 				for _, piece := range line {

@@ -158,6 +158,9 @@ func TestThePageIsLive(t *testing.T) {
 	b.types("#answer", "yes\ue007")
 	b.shows("#said", "^asked orders/42/")
 	b.shows("#line tbody tr", "recalled by .*left")
+	b.press(`#line button[data-act^=break]`)
+	b.shows("#question bdi", fmt.Sprintf(`^api-7 .*\n%d$`, first.Token())) // each in an element of its own
+	b.press("#no")
 	b.press("#close")
 	b.shows("#space .row", `recalled$`)
 	hold := first.Context(context.Background())

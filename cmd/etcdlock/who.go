@@ -75,7 +75,8 @@ func (w *who) run(a *app, names ...string) error {
 	case w.format != "table" && w.format != "json":
 		return misused("-o %q: must be table or json", w.format)
 	case strings.HasSuffix(w.name, "/"):
-		return misused("no name ends with \"/\": --prefix %s shows the locks below it", quote.Text(w.name))
+		return misused("no name ends with \"/\": --prefix %s shows the locks below it",
+			quote.Text(w.name))
 	}
 	client, err := w.etcd.open()
 	if err != nil {

@@ -71,6 +71,11 @@ func (p *Place) InLine(now time.Time) time.Duration {
 	return max(0, now.Sub(from))
 }
 
+// Whose is the owner of a place, with its process if the owner is called otherwise.
+func (p *Place) Whose() string {
+	return cmp.Or(quote.Owner(p.Owner, p.Host, p.PID), "(another program)")
+}
+
 // A Lease is what was last heard of one.
 type Lease struct {
 	Left    int64     `json:"left"` // seconds; negative if it has ended

@@ -154,10 +154,11 @@ func (v *View) pressDetail(k Key) {
 func (v *View) question() string {
 	p := v.asks.Place
 	if v.asks.Break {
-		return fmt.Sprintf("Break the place of %s? Two may work then. Type its token, %d: %s_", whose(p),
+		return fmt.Sprintf("Break the place of %s? Two may work then. Type its token, %d: %s_", p.Whose(),
 			p.Token, v.answer)
 	}
-	return fmt.Sprintf("Ask %s to give %s back? Type yes: %s_", whose(p), quote.Text(v.asks.Lock), v.answer)
+	return fmt.Sprintf("Ask %s to give %s back? Type yes: %s_", p.Whose(), quote.Text(v.asks.Lock),
+		v.answer)
 }
 
 // pressAnswer takes the answer to the question. Any but the right one does nothing.

@@ -3,7 +3,6 @@
 package top
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -305,8 +304,8 @@ func (v *View) rowLine(r board.Row, c columns, selected bool) Line {
 		}
 		return s
 	}
-	main := pad(quote.Text(r.Name), c.name) + " " + pad(holderOf(r), c.holder) + left(held, heldWidth) +
-		left(number(r.Waiting), waitWidth) + left(age(r.Longest, r.Waiting > 0), longWidth) + " " +
+	main := pad(quote.Text(r.Name), c.name) + " " + pad(holderOf(r), c.holder) +
+		left(held, heldWidth) + left(number(r.Waiting), waitWidth) + left(age(r.Longest, r.Waiting > 0), longWidth) + " " +
 		pad(kind(r.Lock), c.kind)
 	lease := left(leaseText(r.Lease), c.lease+1)
 	note, noted := noteOf(r)
@@ -319,9 +318,9 @@ func holderOf(r board.Row) string {
 	case r.Holder == nil:
 		return "(free)"
 	case r.Holding > 1:
-		return fmt.Sprintf("%s +%d", whose(r.Holder), r.Holding-1)
+		return fmt.Sprintf("%s +%d", r.Holder.Whose(), r.Holding-1)
 	}
-	return whose(r.Holder)
+	return r.Holder.Whose()
 }
 
 // noteOf is what is unusual about a lock.
@@ -387,7 +386,7 @@ func (v *View) detailLines() []Line {
 	v.place = max(0, min(v.place, len(l.Places)-1))
 	owner, session := len("OWNER"), 0
 	for _, p := range l.Places {
-		owner = max(owner, width(whose(p)))
+		owner = max(owner, width(p.Whose()))
 	}
 	if v.Width >= 100 {
 		session = 16
@@ -420,7 +419,7 @@ func (v *View) detailLines() []Line {
 			style = Selected
 		}
 		queued := age(p.InLine(v.shown.Now), !p.Queued.IsZero())
-		lines = append(lines, Line{{row(what, whose(p), queued, held, leaseText(lease), p.Session,
+		lines = append(lines, Line{{row(what, p.Whose(), queued, held, leaseText(lease), p.Session,
 			fmt.Sprint(p.Token), quote.Text(p.Info)), style}})
 		if p.Recall != nil {
 			lines = append(lines, v.below(v.recalled(p), Warn)...)
@@ -444,7 +443,7 @@ func (v *View) below(text string, s Style) (lines []Line) {
 // whole is what the row of a place may cut, or does not say.
 func (v *View) whole(p *board.Place) string {
 	clock := func(t time.Time) string { return t.In(v.shown.Now.Location()).Format(time.DateTime) }
-	text := whose(p)
+	text := p.Whose()
 	if !p.Queued.IsZero() {
 		text += ", queued " + clock(p.Queued)
 	}
@@ -494,8 +493,8 @@ func (v *View) waitLines() []Line {
 }
 
 func waitText(w board.Wait) string {
-	return fmt.Sprintf("  %s (%s) waits for %s (%s) at %s", quote.Text(w.Owner), w.Session, quote.Text(w.Holder),
-		w.Behind, quote.Text(w.Lock))
+	return fmt.Sprintf("  %s (%s) waits for %s (%s) at %s", quote.Text(w.Owner), w.Session,
+		quote.Text(w.Holder), w.Behind, quote.Text(w.Lock))
 }
 
 func (v *View) helpLines() []Line {
@@ -537,10 +536,6 @@ func (v *View) curve(points []int) string {
 		text[i] = heights[(n*(len(heights)-1)+most-1)/most]
 	}
 	return string(text)
-}
-
-func whose(p *board.Place) string {
-	return cmp.Or(quote.Owner(p.Owner, p.Host, p.PID), "(another program)")
 }
 
 func kind(l *board.Lock) string {

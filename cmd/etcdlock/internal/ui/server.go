@@ -11,10 +11,13 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 //go:embed page.html
@@ -38,6 +41,8 @@ type Server struct {
 	Prefix string
 	Allow  []string // what Act may do, for the page
 	Act    func(what, lock string, p *board.Place) string
+
+	streams atomic.Int64 // of events, that are open
 }
 
 // Handler is the server's requests: the page, its events, and what its user does.
@@ -112,8 +117,31 @@ type message struct {
 	Cycles  [][]board.Wait         `json:"cycles"`
 }
 
+// isForeign reports whether a request is of a page of another site, as its browser says. That page
+// could not read the answer, but etcdlock ui would make it.
+func isForeign(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" {
+		return site != "same-origin" && site != "none"
+	}
+	origin := r.Header.Get("Origin") // of a browser that does not say more, or no browser
+	from, err := url.Parse(origin)
+	return origin != "" && (err != nil || from.Host != r.Host)
+}
+
+// mostStreams is how many pages hear events at a time.
+const mostStreams = 32
+
 // events tells a page what changes, until it goes.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	defer s.streams.Add(-1)
+	switch open := s.streams.Add(1); {
+	case isForeign(r):
+		http.Error(w, "not for pages of other sites", http.StatusForbidden)
+		return
+	case open > mostStreams:
+		http.Error(w, "too many pages are open", http.StatusServiceUnavailable)
+		return
+	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	control := http.NewResponseController(w)
 	ticks := time.NewTicker(sendEvery)
@@ -151,9 +179,12 @@ func (s *Server) message(now time.Time, seen *board.Picture) (message, *board.Pi
 	}
 	p := s.Board.Picture(now, version)
 	m := message{
-		Now: now, Whole: p.Whole, Prefix: s.Prefix, Allow: s.Allow, Trouble: p.Trouble,
-		Ready: p.Revision > 0, Turns: p.Turns, Locks: p.Locks, Gone: p.Gone,
+		Now: now, Whole: p.Whole, Prefix: quote.Text(s.Prefix), Allow: s.Allow, Trouble: p.Trouble,
+		Ready: p.Revision > 0, Turns: p.Turns, Locks: p.Locks,
 		Leases: make(map[string]board.Lease), Cycles: s.Board.Cycles(now),
+	}
+	for _, name := range p.Gone {
+		m.Gone = append(m.Gone, quote.Text(name))
 	}
 	for id, l := range p.Leases {
 		if l.At.After(heard) {
@@ -163,7 +194,7 @@ func (s *Server) message(now time.Time, seen *board.Picture) (message, *board.Pi
 	return m, p
 }
 
-// An order is what a page's user wants to be done to a place.
+// An order is what a page's user wants to be done to a place, by the names that the page has heard.
 type order struct {
 	What  string `json:"what"`
 	Lock  string `json:"lock"`
@@ -178,11 +209,11 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for _, l := range s.Board.Picture(time.Now(), 0).Locks {
-		if l.Name != o.Lock {
+		if quote.Text(l.Name) != o.Lock {
 			continue
 		}
 		for _, p := range l.Places {
-			if p.Key == o.Key && p.Token == o.Token {
+			if quote.Text(p.Key) == o.Key && p.Token == o.Token {
 				fmt.Fprint(w, s.Act(o.What, l.Name, p))
 				return
 			}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -131,4 +132,107 @@ func TestEventsTellWhatHasChanged(t *testing.T) {
 	require.Equal(t, board.Lease{Left: 9, Granted: 15}, next().Leases["1a"])
 	s.Board.Trouble("etcd did not answer in 5s")
 	require.Equal(t, "etcd did not answer in 5s", next().Trouble)
+}
+
+// What others have written is quoted before it gets to a page, and a page's order means the place
+// that it was told of.
+func TestAPageHearsNothingThatTurnsOrBreaksAText(t *testing.T) {
+	for _, text := range []string{"\x1b[2J", "\u202e", "\u2066", "\u200b", "\u2028", "\xff", "\u009b"} {
+		s, web := newServer(t, "")
+		s.Prefix = "p" + text
+		stored, err := json.Marshal(map[string]any{"owner": "o" + text, "host": "h" + text, "pid": 1,
+			"info": "i" + text, "recall": map[string]any{
+				"id": "r", "by": "b" + text, "reason": "w" + text, "grace_ms": 1}})
+		require.NoError(t, err)
+		first, second := put("a"+text, 2), put("a"+text, 3)
+		second.Kv.Key, second.Kv.Lease = []byte("a"+text+"/1b"), 0x1b
+		first.Kv.Value, second.Kv.Value = stored, stored
+		other, waits := put("b"+text, 4), put("b"+text, 5)
+		other.Kv.Key, other.Kv.Lease, other.Kv.Value = []byte("b"+text+"/1b"), 0x1b, stored
+		waits.Kv.Value = stored
+		s.Board.Apply(time.Now(), 5, []*clientv3.Event{first, second, other, waits})
+		s.Board.Trouble("e" + text)
+		m, _ := s.message(time.Now(), nil)
+		require.Len(t, m.Locks, 2)
+		require.Len(t, m.Cycles, 1)
+		sent, err := json.Marshal(m)
+		require.NoError(t, err)
+		var heard any
+		require.NoError(t, json.Unmarshal(sent, &heard))
+		var check func(any)
+		check = func(v any) {
+			switch v := v.(type) {
+			case string:
+				for _, r := range v {
+					require.True(t, strconv.IsPrint(r), "%U in %+q", r, v)
+				}
+			case []any:
+				for _, v := range v {
+					check(v)
+				}
+			case map[string]any:
+				for _, v := range v {
+					check(v)
+				}
+			}
+		}
+		check(heard)
+		place := heard.(map[string]any)["locks"].([]any)[0].(map[string]any)
+		order, err := json.Marshal(map[string]any{"what": "recall", "lock": place["name"],
+			"key": place["places"].([]any)[0].(map[string]any)["key"], "token": 2})
+		require.NoError(t, err)
+		_, did := get(t, "POST", web.URL+"/act", string(order), nil)
+		require.Equal(t, "recall a"+text+" a"+text+"/1a", did)
+	}
+}
+
+// A page of another site hears nothing, and makes etcdlock ui do nothing.
+func TestEventsAreForItsOwnPages(t *testing.T) {
+	_, web := newServer(t, "")
+	for _, row := range []struct {
+		name, value string
+		want        int
+	}{
+		{"Sec-Fetch-Site", "cross-site", 403}, {"Sec-Fetch-Site", "same-site", 403},
+		{"Origin", "null", 403}, {"Origin", "http://evil.example", 403},
+		{"Origin", "http://127.0.0.1:1", 403}, {"Origin", "::", 403},
+		{"Accept", "text/event-stream", 200}, {"Sec-Fetch-Site", "same-origin", 200},
+		{"Sec-Fetch-Site", "none", 200}, {"Origin", web.URL, 200},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", web.URL+"/events", nil)
+		require.NoError(t, err)
+		r.Header.Set(row.name, row.value)
+		resp, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		resp.Body.Close()
+		require.Equal(t, row.want, resp.StatusCode, row)
+	}
+}
+
+// However many pages are open, so many streams are, and one that closes makes room.
+func TestStreamsAreCapped(t *testing.T) {
+	_, web := newServer(t, "")
+	var open []*http.Response
+	for range mostStreams {
+		resp, err := http.Get(web.URL + "/events")
+		require.NoError(t, err)
+		t.Cleanup(func() { resp.Body.Close() })
+		require.Equal(t, 200, resp.StatusCode)
+		open = append(open, resp)
+	}
+	more, err := http.Get(web.URL + "/events")
+	require.NoError(t, err)
+	more.Body.Close()
+	require.Equal(t, 503, more.StatusCode)
+	for _, resp := range open {
+		resp.Body.Close()
+	}
+	require.Eventually(t, func() bool {
+		resp, err := http.Get(web.URL + "/events")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode == 200
+	}, 10*time.Second, 10*time.Millisecond)
 }
