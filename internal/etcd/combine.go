@@ -246,10 +246,8 @@ func (b *combiner) carry(of *combined) {
 func (of *combined) over(fall *guard.Fall) {
 	if fall != nil {
 		of.parts[0].conn.listener.Fell(fall)
-		of.copies = true // as far as is known
 		for _, p := range of.parts {
 			p.err = fall
-			p.read.copies = true
 		}
 	}
 	close(of.done)
