@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
 )
 
 // A connection is how to reach etcd: the flags and the environment of etcdctl.
@@ -143,6 +145,7 @@ func (c *connection) open() (*clientv3.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	cfg.MaxCallRecvMsgSize = board.MostBytes
 	client, err := clientv3.New(cfg)
 	if err != nil {
 		return nil, ends(exitFailed, c.noAnswer(err))

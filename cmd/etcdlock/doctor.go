@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/quote"
 )
@@ -82,7 +83,7 @@ func (d *doctor) run(a *app) error {
 	if len(answering) == 0 {
 		return ends(exitFailed, fmt.Errorf("no endpoint can be used: %s", d.etcd.endpoints))
 	}
-	cfg.Endpoints = answering
+	cfg.Endpoints, cfg.MaxCallRecvMsgSize = answering, board.MostBytes
 	client, err := clientv3.New(cfg)
 	if err != nil {
 		return ends(exitFailed, err)

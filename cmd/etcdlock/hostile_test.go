@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -143,4 +144,37 @@ func TestALongNameIsCut(t *testing.T) {
 	require.NotContains(t, stdout, strings.Repeat("n", widest))
 	_, stdout, _ = runs(t, "", "who", "-o", "json", "--endpoints", e.addr)
 	require.Contains(t, stdout, `"name":"`+long+`"`)
+}
+
+// However long the values are that others put below a prefix, a command that reads it takes no more
+// memory: without a bound, it took more than all of them.
+func TestLongValuesTakeNoMemory(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	e.grant(t, 0x99, 600)
+	const most = 150 // MB
+	value := strings.Repeat("v", 1_400_000)
+	for i := range 150 {
+		_, err := e.client.Put(t.Context(), fmt.Sprintf("job/%d/99", i), value,
+			clientv3.WithLease(0x99))
+		require.NoError(t, err)
+	}
+	for _, args := range [][]string{{"who"}, {"who", "-o", "json"}, {"doctor"}} {
+		run := starts(t, append(args, "--endpoints", e.addr))
+		used := 0 // in kB
+		for running := true; running; time.Sleep(time.Millisecond) {
+			select {
+			case <-run.ended:
+				running = false
+			default:
+				status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", run.Process.Pid))
+				if _, after, is := strings.Cut(string(status), "VmHWM:"); is {
+					used, _ = strconv.Atoi(strings.Fields(after)[0])
+				}
+			}
+		}
+		run.exits(exitGood)
+		t.Logf("%v: %d MB", args, used>>10)
+		require.Less(t, used>>10, most, "%v", args)
+	}
 }

@@ -31,12 +31,26 @@ type place struct {
 
 // placesOf returns the line for the lock name.
 func placesOf(ctx context.Context, kv clientv3.KV, name string) ([]place, error) {
-	contenders, err := etcdlock.Contenders(ctx, kv, name)
-	places := make([]place, len(contenders))
-	for i, c := range contenders {
-		places[i] = place{c, i}
+	kvs, err := readKeys(ctx, kv, line.Prefix(name))
+	if err != nil {
+		return nil, err
 	}
-	return places, err
+	return placesIn(name, line.Of(name, kvs)), nil
+}
+
+// placesIn is a line as places.
+func placesIn(name string, l line.Line) (places []place) {
+	holding := len(l.Holding())
+	for i, e := range l {
+		v := e.Value()
+		places = append(places, place{etcdlock.Contender{
+			Name: name, Key: e.Key, Owner: v.Owner, Host: v.Host, PID: v.PID,
+			Token: e.Rev, Lease: clientv3.LeaseID(e.Lease), Since: v.Since,
+			Mode: etcdlock.Mode(e.Kind().String()), Holds: i < holding, Info: v.Info,
+			Until: v.Until,
+		}, i})
+	}
+	return places
 }
 
 // nested reports whether there are names below name.
@@ -58,16 +72,7 @@ func placesBelow(ctx context.Context, kv clientv3.KV, prefix string) (places []p
 		if !strings.HasPrefix(name, prefix) {
 			continue // prefix ends in the last part of a key
 		}
-		holding := len(lines[name].Holding())
-		for i, e := range lines[name] {
-			v := e.Value()
-			places = append(places, place{etcdlock.Contender{
-				Name: name, Key: e.Key, Owner: v.Owner, Host: v.Host, PID: v.PID,
-				Token: e.Rev, Lease: clientv3.LeaseID(e.Lease), Since: v.Since,
-				Mode: etcdlock.Mode(e.Kind().String()), Holds: i < holding, Info: v.Info,
-				Until: v.Until,
-			}, i})
-		}
+		places = append(places, placesIn(name, lines[name])...)
 	}
 	return places, nil
 }

@@ -142,6 +142,15 @@ const MaxInfo = 1024
 // 253, and a recall twice 256.
 const maxValue = 20 * 1024
 
+// DropLong drops the values that are too long to be parsed. They tell nothing, and may be many.
+func DropLong(kvs ...*mvccpb.KeyValue) {
+	for _, kv := range kvs {
+		if len(kv.GetValue()) > maxValue {
+			kv.Value = nil
+		}
+	}
+}
+
 // A Value is what a contender's key holds, for people and operators.
 type Value struct {
 	Owner string `json:"owner"`

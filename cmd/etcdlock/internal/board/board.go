@@ -169,6 +169,7 @@ func (b *Board) Apply(now time.Time, revision int64, events []*clientv3.Event) {
 	defer b.mu.Unlock()
 	b.revision = max(b.revision, revision)
 	for _, event := range events {
+		line.DropLong(event.Kv)
 		e := line.EntryOf(event.Kv)
 		if event.Type == clientv3.EventTypeDelete {
 			b.keys--

@@ -8,12 +8,18 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// Page is how many keys one request reads.
-const Page = 1000
+// Page is how many keys one request reads at most, and MostBytes how much a client for ReadKeys
+// takes in one answer: several times the longest request that etcd takes by default, 1.5 MiB.
+const (
+	Page      = 1000
+	MostBytes = 6 << 20
+)
 
 // A Reading is all keys that begin with a prefix, as they were at one revision.
 type Reading struct {
@@ -22,7 +28,9 @@ type Reading struct {
 	Cluster  uint64
 }
 
-// ReadKeys reads all keys that begin with prefix, a page at a time.
+// ReadKeys reads all keys that begin with prefix, a page at a time: fewer keys where an answer would
+// have more than the client's MaxCallRecvMsgSize, which gRPC refuses before it reads it. Values that
+// are too long for a contender's are dropped.
 func ReadKeys(ctx context.Context, kv clientv3.KV, prefix string, page int64) (Reading, error) {
 	for {
 		read, err := readAt(ctx, kv, prefix, page)
@@ -34,12 +42,19 @@ func ReadKeys(ctx context.Context, kv clientv3.KV, prefix string, page int64) (R
 
 func readAt(ctx context.Context, kv clientv3.KV, prefix string, page int64) (r Reading, err error) {
 	from, end := bounds(prefix)
+	limit := page
 	for {
 		resp, err := kv.Get(ctx, from,
-			clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(r.Revision))
+			clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(r.Revision))
+		for isTooLong(err) && limit > 1 {
+			limit = max(1, limit/4)
+			resp, err = kv.Get(ctx, from,
+				clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(r.Revision))
+		}
 		if err != nil {
 			return Reading{}, err
 		}
+		line.DropLong(resp.Kvs...)
 		if r.Revision == 0 {
 			r.Revision, r.Cluster = resp.Header.Revision, resp.Header.ClusterId
 		}
@@ -49,6 +64,13 @@ func readAt(ctx context.Context, kv clientv3.KV, prefix string, page int64) (r R
 		}
 		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
 	}
+}
+
+// isTooLong reports whether the client has refused an answer for its length. (etcd has errors of the
+// same code.)
+func isTooLong(err error) bool {
+	_, ofEtcd := errors.AsType[rpctypes.EtcdError](err)
+	return !ofEtcd && status.Code(err) == codes.ResourceExhausted
 }
 
 // bounds is the range of the keys that begin with prefix.
