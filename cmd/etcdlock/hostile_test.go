@@ -36,8 +36,8 @@ func shows(t *testing.T, text string) {
 }
 
 // forge puts a key into the line for a lock, as any program with the right may: a tail is that of a
-// kind, and none stands for the lease, as in a key of concurrency.Mutex. Each field of the value has
-// text.
+// kind, and none stands for the lease, as in a key of concurrency.Mutex. Each field of the value
+// has text.
 func (e *etcd) forge(t *testing.T, name, tail, text string, fields map[string]any) {
 	t.Helper()
 	granted, err := e.client.Grant(t.Context(), 600)

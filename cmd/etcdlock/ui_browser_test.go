@@ -159,7 +159,7 @@ func TestThePageIsLive(t *testing.T) {
 	b.shows("#said", "^asked orders/42/")
 	b.shows("#line tbody tr", "recalled by .*left")
 	b.press(`#line button[data-act^=break]`)
-	b.shows("#question bdi", fmt.Sprintf(`^api-7 .*\n%d$`, first.Token())) // each in an element of its own
+	b.shows("#question bdi", fmt.Sprintf(`^api-7 .*\n%d$`, first.Token()))
 	b.press("#no")
 	b.press("#close")
 	b.shows("#space .row", `recalled$`)

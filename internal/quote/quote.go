@@ -3,8 +3,8 @@
 //
 // Not printable, and so shown as Go writes it in a string, are control characters, format
 // characters (those that turn the direction of a text, and those without a width), separators of
-// lines and paragraphs, spaces other than " ", what Unicode has not assigned, and bytes that are not
-// UTF-8.
+// lines and paragraphs, spaces other than " ", what Unicode has not assigned, and bytes that
+// are not UTF-8.
 package quote
 
 import (

@@ -28,9 +28,9 @@ type Reading struct {
 	Cluster  uint64
 }
 
-// ReadKeys reads all keys that begin with prefix, a page at a time: fewer keys where an answer would
-// have more than the client's MaxCallRecvMsgSize, which gRPC refuses before it reads it. Values that
-// are too long for a contender's are dropped.
+// ReadKeys reads all keys that begin with prefix, a page at a time: fewer keys where an answer
+// would have more than the client's MaxCallRecvMsgSize, which gRPC refuses before it reads it.
+// Values that are too long for a contender's are dropped.
 func ReadKeys(ctx context.Context, kv clientv3.KV, prefix string, page int64) (Reading, error) {
 	for {
 		read, err := readAt(ctx, kv, prefix, page)
@@ -66,8 +66,8 @@ func readAt(ctx context.Context, kv clientv3.KV, prefix string, page int64) (r R
 	}
 }
 
-// isTooLong reports whether the client has refused an answer for its length. (etcd has errors of the
-// same code.)
+// isTooLong reports whether the client has refused an answer for its length. (etcd has errors of
+// the same code.)
 func isTooLong(err error) bool {
 	_, ofEtcd := errors.AsType[rpctypes.EtcdError](err)
 	return !ofEtcd && status.Code(err) == codes.ResourceExhausted

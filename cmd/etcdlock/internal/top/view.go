@@ -305,7 +305,8 @@ func (v *View) rowLine(r board.Row, c columns, selected bool) Line {
 		return s
 	}
 	main := pad(quote.Text(r.Name), c.name) + " " + pad(holderOf(r), c.holder) +
-		left(held, heldWidth) + left(number(r.Waiting), waitWidth) + left(age(r.Longest, r.Waiting > 0), longWidth) + " " +
+		left(held, heldWidth) + left(number(r.Waiting), waitWidth) +
+		left(age(r.Longest, r.Waiting > 0), longWidth) + " " +
 		pad(kind(r.Lock), c.kind)
 	lease := left(leaseText(r.Lease), c.lease+1)
 	note, noted := noteOf(r)

@@ -137,7 +137,9 @@ func TestEventsTellWhatHasChanged(t *testing.T) {
 // What others have written is quoted before it gets to a page, and a page's order means the place
 // that it was told of.
 func TestAPageHearsNothingThatTurnsOrBreaksAText(t *testing.T) {
-	for _, text := range []string{"\x1b[2J", "\u202e", "\u2066", "\u200b", "\u2028", "\xff", "\u009b"} {
+	for _, text := range []string{
+		"\x1b[2J", "\u202e", "\u2066", "\u200b", "\u2028", "\xff", "\u009b",
+	} {
 		s, web := newServer(t, "")
 		s.Prefix = "p" + text
 		stored, err := json.Marshal(map[string]any{"owner": "o" + text, "host": "h" + text, "pid": 1,
