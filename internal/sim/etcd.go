@@ -53,6 +53,7 @@ type Cluster struct {
 	entry    time.Duration // how long a leader takes for one entry; 0 if it takes all at once
 	combined int           // transactions that came as parts of one
 	repeat   time.Duration // how much later some transactions come again; 0 if none does
+	loses    map[string]int // how many answers to transactions are lost, by process
 	// onlyReleases says that of all requests only releases that put nothing come again.
 	onlyReleases bool
 	rates        map[string]float64
@@ -243,6 +244,28 @@ func (c *Cluster) Repeat(late time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.repeat = late
+}
+
+// LoseAnswers loses the answers to the next n transactions of a process that write: they are carried
+// out, and answered with an error that says nothing.
+func (c *Cluster) LoseAnswers(process string, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.loses == nil {
+		c.loses = make(map[string]int)
+	}
+	c.loses[process] = n
+}
+
+// losesAnswer reports whether the answer to a transaction of a process is lost.
+func (c *Cluster) losesAnswer(process string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.loses[process] == 0 {
+		return false
+	}
+	c.loses[process]--
+	return true
 }
 
 // againLocked may make a transaction that was carried out come again, by m.

@@ -164,6 +164,9 @@ func (s *kvServer) Txn(ctx context.Context, in *pb.TxnRequest) (*pb.TxnResponse,
 	if refused != nil {
 		return nil, refused
 	}
+	if c.losesAnswer(by) {
+		return nil, fake.Unavailable
+	}
 	m.fill(reply.Header)
 	return reply, nil
 }

@@ -23,6 +23,7 @@ type worker struct {
 	locks   map[string][]contender // by name
 	whole   *etcdlock.Session      // in the family's story: its Session, of this library
 	brief   bool                   // its Session is its own, and is closed after the hold
+	meddled *rand.Rand             // draws what an operator does to its Unlocks; nil if nothing
 }
 
 func (w *worker) String() string { return fmt.Sprintf("%s.%d.%d", w.p.name, w.session, w.number) }
@@ -328,6 +329,7 @@ func (w *worker) holds(b *belief) {
 		time.Sleep(w.whileFaulty(3 * w.p.w.ttl)) // slow to see it
 	}
 	w.p.goesOn()
+	w.meddles(b)
 }
 
 // whileFaulty is upTo, but it ends when everybody must get in.
@@ -341,6 +343,24 @@ type leaving struct {
 	b        *belief
 	whole    bool
 	deadline time.Time // until when the hold was certain
+}
+
+// meddles has an operator delete the key of a belief at some step of its release: before Unlock is
+// called, so that others may have got in, or while it is under way. Some answers are lost.
+func (w *worker) meddles(b *belief) {
+	r, world := w.meddled, w.p.w
+	if r == nil || b.life == nil || r.IntN(2) > 0 || time.Until(world.ends) < 2*time.Second {
+		return
+	}
+	deletes := func() { world.cluster.DeleteKey(b.life.key) }
+	switch r.IntN(4) {
+	case 0:
+		time.AfterFunc(upTo(r, 50*time.Millisecond), deletes)
+	case 1, 2:
+		deletes()
+		time.Sleep(known + upTo(r, 4*known))
+	}
+	world.cluster.LoseAnswers(w.p.name, r.IntN(3))
 }
 
 // leaves gives a belief up, to unlock it.

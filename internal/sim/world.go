@@ -337,6 +337,9 @@ func (w *world) start(slot int, name string) {
 				p: p, session: i, number: n, rand: generator(w.seed, "worker", name, fmt.Sprint(i, n)),
 				most: opened.most, longest: opened.longest, locks: locks,
 			}
+			if w.scenario == operator && p.side.judged {
+				worker.meddled = generator(w.seed, "meddled", name, fmt.Sprint(i, n))
+			}
 			if w.story == family {
 				worker.whole = side.OurSession(s)
 			}
