@@ -50,9 +50,9 @@ type Cluster struct {
 	changed  chan struct{} // closed, and replaced, whenever something changes
 	// of the check for expired leases; 0 means that leases expire to the instant
 	step     time.Duration
-	entry    time.Duration // how long a leader takes for one entry; 0 if it takes all at once
-	combined int           // transactions that came as parts of one
-	repeat   time.Duration // how much later some transactions come again; 0 if none does
+	entry    time.Duration  // how long a leader takes for one entry; 0 if it takes all at once
+	combined int            // transactions that came as parts of one
+	repeat   time.Duration  // how much later some transactions come again; 0 if none does
 	loses    map[string]int // how many answers to transactions are lost, by process
 	// onlyReleases says that of all requests only releases that put nothing come again.
 	onlyReleases bool
