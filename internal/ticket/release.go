@@ -17,7 +17,11 @@ import (
 // Invariant: a release is Done only with evidence that the key was there when it began: an answer
 // to it that shows the key, or that only the release can have got; or a witness, see Now.
 //
-// Do not take a certain hold for evidence. (TestUnlockSaysNilOnlyWithEvidence.)
+// Do not take a certain hold for evidence. (TestUnlockSaysNilOnlyWithEvidence.) What that costs
+// where no operator is: if the answer to a release is lost, a hold without a watch, which is
+// younger than a second or one of many, is not confirmed any more; one with a watch is. In 150
+// seeds of both simulations these were 88 of 15,500 releases, and 25 more were confirmed by a
+// watch.
 //
 // A release that moves its key leaves it there. If such a key is gone before its time is over, or
 // was put over, another request did that: before a copy has moved the key, and the hold was lost,
