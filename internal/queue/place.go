@@ -63,8 +63,8 @@ type keeping struct {
 // deletion until then, and tells it afterwards, at a revision that etcd had not told before. So a
 // watch that has gone silent is no witness, nor one that is behind what etcd has answered since.
 //
-// (What a watch is late by, while the Session hears nothing from etcd, stays open: no answer that
-// comes later shows when that was. TestALateWatchIsNoWitness.)
+// (What a watch is late by, while the Session hears nothing from etcd, stays open, for a TTL at
+// most: no answer that comes later shows when that was. TestALateWatchIsNoWitness.)
 type witness struct {
 	watched bool  // a watch covered the key when its release began
 	known   int64 // the highest revision that etcd had told by then

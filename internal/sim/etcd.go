@@ -246,8 +246,8 @@ func (c *Cluster) Repeat(late time.Duration) {
 	c.repeat = late
 }
 
-// LoseAnswers loses the answers to the next n transactions of a process that write: they are carried
-// out, and answered with an error that says nothing.
+// LoseAnswers loses the answers to the next n transactions of a process that write: they are
+// carried out, and answered with an error that says nothing.
 func (c *Cluster) LoseAnswers(process string, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -881,6 +881,10 @@ func (j *judge) leaves(b *belief) (whole bool) {
 
 // unlocked judges what Unlock said.
 func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
+	late := known
+	if j.faulty() {
+		late = b.who.p.w.ttl
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b.over = true
@@ -909,7 +913,7 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	case said == done && life.removedBy == "":
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key is there", b.who,
 			life.rev, b.name)
-	case said == done && j.takenBeforeLocked(b) && !kept:
+	case said == done && b.takenBefore(late) && !kept:
 		j.violatedLocked(untruth, "%s: nil for token %d of %s, but its key was removed by %s", b.who,
 			life.rev, b.name, life.removedBy)
 	case said == done && (life.removedBy != life.owner || life.revoked) && !j.taken(b):
@@ -922,12 +926,13 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	}
 }
 
-// takenBeforeLocked reports whether an operator took b's key away before Unlock was called, by more
-// than the time of an event. (While there are faults, the event may be late by as much as the
-// holder hears nothing of etcd.)
-func (j *judge) takenBeforeLocked(b *belief) bool {
-	life, late := b.life, known
-	return life.removedBy == byOperator && life.undone == nil && life.removed.Before(b.when.Add(-late))
+// takenBefore reports whether an operator took b's key away before Unlock was called, by more than a
+// while: the time of an event. While there are faults the watch may be late by as long as the holder
+// hears nothing from etcd, and still believes.
+func (b *belief) takenBefore(while time.Duration) bool {
+	life := b.life
+	return life.removedBy == byOperator && life.undone == nil &&
+		life.removed.Before(b.when.Add(-while))
 }
 
 // mustGo makes sure that a shared key goes after the last one that shared it has unlocked.

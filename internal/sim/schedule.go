@@ -19,8 +19,8 @@ type scenario string
 const (
 	blackHole scenario = "black hole" // what processes send, and what is sent to them, vanishes
 	mixed     scenario = "mixed"      // everything but an operator
-	// keys and leases are taken away, some of them at a step of their release, and answers to releases
-	// are lost, in every other seed beside mixed
+	// keys and leases are taken away, some of them at a step of their release, and answers to
+	// releases are lost, in every other seed beside mixed
 	operator scenario = "operator"
 	// etcd is restored from a snapshot or wiped, in every other seed beside mixed
 	setBack scenario = "set back"
