@@ -839,7 +839,7 @@ var mutants = []mutant{
 		why:    "While the lease is trusted nobody else can have got in by its end. But an operator needs no lease to delete the key, and the next one holds while Unlock says nil (rule 6).",
 		change: in("ticket.Release.Judge").never("!_.there && !_.Witnessed"),
 		killers: []killer{exploring("an operator beside a release"), followsTheSpecification,
-			core("ticket", "TestWhatAReleaseSays"), simulation(100), ofFamily(200),
+			core("ticket", "TestWhatAReleaseSays"), simulation(200), ofFamily(60),
 			inArea("outages", "TestUnlockSaysNilOnlyWithEvidence")},
 	},
 	{
