@@ -926,9 +926,9 @@ func (j *judge) unlocked(b *belief, whole, certain bool, err error) {
 	}
 }
 
-// takenBefore reports whether an operator took b's key away before Unlock was called, by more than a
-// while: the time of an event. While there are faults the watch may be late by as long as the holder
-// hears nothing from etcd, and still believes.
+// takenBefore reports whether an operator took b's key away before Unlock was called, by more
+// than a while: the time of an event. While there are faults the watch may be late by as long as
+// the holder hears nothing from etcd, and still believes.
 func (b *belief) takenBefore(while time.Duration) bool {
 	life := b.life
 	return life.removedBy == byOperator && life.undone == nil &&
