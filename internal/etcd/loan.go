@@ -73,7 +73,7 @@ func (l *Loan) Grant(
 ) (clientv3.LeaseID, error) {
 	c := l.conn
 	if c.leases == nil {
-		return l.grantOnce(ctx, until)
+		return l.grantOnce(ctx, retry, until)
 	}
 	grant := func(ctx context.Context, _ bool) (none struct{}, err error) {
 		epoch := c.Epoch()
@@ -96,14 +96,22 @@ func (l *Loan) Grant(
 	return l.id, err
 }
 
-// grantOnce is Grant where etcd draws the ID.
-func (l *Loan) grantOnce(ctx context.Context, until time.Time) (clientv3.LeaseID, error) {
+// grantOnce is Grant where etcd draws the ID: the attempt has no repeats.
+func (l *Loan) grantOnce(
+	ctx context.Context, retry *attempt.Backoff, until time.Time,
+) (clientv3.LeaseID, error) {
 	if l.late {
 		return 0, ErrUntold
 	}
-	ctx, stop := context.WithTimeout(ctx, attempt.Patience*l.conn.Timeout)
-	defer stop()
-	g, err := l.conn.grant(ctx, secondsUntil(until))
+	c := l.conn
+	grant := func(ctx context.Context, again bool) (Grant, error) {
+		if again {
+			<-ctx.Done()
+			return Grant{}, ctx.Err()
+		}
+		return c.grant(ctx, secondsUntil(until))
+	}
+	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, grant)
 	l.id, l.granted, l.late = g.ID, err == nil, err != nil && !attempt.NotApplied(err)
 	return l.id, err
 }
