@@ -35,10 +35,9 @@
 // has more than 100 names. Until then only the token protects.
 // [Recall] gets a lock back from a living holder without such an overlap.
 //
-// When etcd is restored from a snapshot, or wiped, tokens start again. A process that notices this
-// begins no hold for one TTL. By then each older hold has ended, or its key is there and blocks the
-// others. A process that starts afterwards knows of no older hold. docs/runbook.md says how to
-// restore.
+// When etcd is restored or wiped, tokens may start again. A Session that notices this begins no
+// hold before each older one must have ended; see [WithRestoreDelay]. A process that starts
+// afterwards knows of none. docs/runbook.md says how to restore, and what is not covered.
 //
 // # Time
 //

@@ -337,6 +337,22 @@ func ExampleWithSafetyMargin() {
 	// Output: time to stop in: 5s
 }
 
+// A fleet in which some jobs have a TTL of ten minutes: after a restore of etcd, this process gives
+// the holders that it has never met as much time.
+func ExampleWithRestoreDelay() {
+	client := exampleClient()
+	defer client.Close()
+	ctx := context.Background()
+	session, err := etcdlock.NewSession(client,
+		etcdlock.WithTTL(30*time.Second), etcdlock.WithRestoreDelay(10*time.Minute))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close(ctx)
+	fmt.Println(session.Do(ctx, "reports", func(context.Context) error { return nil }))
+	// Output: <nil>
+}
+
 // What others read in their errors, and operators in the line.
 func ExampleWithOwner() {
 	client := exampleClient()

@@ -17,6 +17,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/hold"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
@@ -34,8 +35,8 @@ const (
 	// kibibyte keeps keys readable.
 	maxNameLen = 1024
 
-	// maxNames is the most names of a LockAll. Its put has three operations for each, and etcd allows
-	// 128 in a transaction by default.
+	// maxNames is the most names of a LockAll. Its put has three operations for each, and etcd
+	// allows 128 in a transaction by default.
 	maxNames = 32
 
 	// mostPermits is the highest limit of a Semaphore: a key has two bytes for it.
@@ -146,6 +147,18 @@ func WithSafetyMargin(d time.Duration) SessionOption {
 	return sessionOption("WithSafetyMargin", func(c *hold.Config) error {
 		c.Margin = d
 		return checkDuration("WithSafetyMargin", d, time.Millisecond)
+	})
+}
+
+// WithRestoreDelay sets how long a Session that has noticed a restore or a wipe of etcd waits at
+// least before its next hold, at names in whose line it had no place: the longest TTL that etcd
+// grants to any process that shares locks with it. The default is a minute. In any case it waits
+// for its own TTL, for those of its client's leases, and for those of the contenders that it last
+// read in that line.
+func WithRestoreDelay(d time.Duration) SessionOption {
+	return sessionOption("WithRestoreDelay", func(c *hold.Config) error {
+		c.RestoreDelay = d
+		return checkDuration("WithRestoreDelay", d, time.Millisecond)
 	})
 }
 
@@ -434,9 +447,10 @@ func openSession(
 func defaultConfig() hold.Config {
 	host, pid := hold.Identity()
 	return hold.Config{
-		TTL:   defaultTTL,
-		Hooks: new(hold.Hooks),
-		Owner: fmt.Sprintf("%s:%d", host, pid),
+		TTL:          defaultTTL,
+		RestoreDelay: queue.DefaultRestoreDelay,
+		Hooks:        new(hold.Hooks),
+		Owner:        fmt.Sprintf("%s:%d", host, pid),
 	}
 }
 

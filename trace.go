@@ -181,8 +181,8 @@ type UnavailableEvent struct {
 type SetBackEvent struct {
 	Known, Revision int64 // the highest revision before, and that of now
 
-	// Until is when each hold from before must have ended. The Session begins no hold before that, or
-	// sooner for a name whose contenders had shorter TTLs.
+	// Until is when each hold from before must have ended, at names in whose line the Session had no
+	// place. Elsewhere it knows more: see WithRestoreDelay.
 	Until time.Time
 }
 

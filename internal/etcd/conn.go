@@ -30,6 +30,10 @@ type Listener interface {
 	// noticed. All watches are to be begun anew.
 	StreamSilent()
 
+	// TermFell says that a linearizable answer has a lower Raft term than one before: etcd may have
+	// been set back.
+	TermFell(from, to uint64)
+
 	// Unavailable says that etcd does not answer, and for how long.
 	Unavailable(reason error, silent time.Duration)
 
@@ -129,29 +133,30 @@ func (c *Conn) CatchUp() {
 	}
 }
 
-// heard judges the header of an answer to a request that was sent in the epoch sent, when the
-// revision sentAt was known (0 if the answer may have an older one). An answer from
-// another cluster, or from before sentAt, begins a new epoch. So does any answer if another Session
-// of the client has had such an answer.
-func (c *Conn) heard(h *pb.ResponseHeader, sent *Epoch, sentAt int64) {
-	if c.isSetBack(h, sent, sentAt) {
-		c.setBack(sent)
+// heard judges the header of an answer to a sending. One that shows that etcd was set back begins a
+// new epoch: see era. So does any answer if another Session of the client has had such an answer.
+func (c *Conn) heard(h *pb.ResponseHeader, sent sending) {
+	if c.isSetBack(h, sent) {
+		c.setBack(sent.epoch)
 	}
 }
 
 // isSetBack is heard, but for the end of the epoch: it reports whether that has to follow.
-func (c *Conn) isSetBack(h *pb.ResponseHeader, sent *Epoch, sentAt int64) bool {
-	if c.Epoch() != sent {
+func (c *Conn) isSetBack(h *pb.ResponseHeader, sent sending) bool {
+	e := sent.epoch
+	if c.Epoch() != e {
 		return false // it says nothing about the present one
 	}
-	if !sent.isOf(h.GetClusterId()) || h.GetRevision() < sentAt {
-		c.history.begin(sent.era, h)
+	revision := h.GetRevision()
+	if !e.isOf(h.GetClusterId()) || revision < sent.revision || e.outgrows(revision, time.Now()) {
+		c.history.begin(e.era, h)
 	}
-	if c.history.present.Load() != sent.era {
+	if c.history.present.Load() != e.era {
 		return true
 	}
-	sent.Reach(h.GetRevision())
-	raise(&sent.term, h.GetRaftTerm())
+	raise(&e.revision, revision)
+	e.hears(revision, sent.at)
+	raise(&e.term, h.GetRaftTerm())
 	return false
 }
 
@@ -182,15 +187,18 @@ func (c *Conn) Ask(ctx context.Context, r Request) (Reading, error) {
 	return c.judge(read, err, sent)
 }
 
-// sending is the sending of a request now.
+// sending is the sending of a request now, whose answer is linearizable.
 //
 // Do not go by what this Session knows: if it has heard little, an etcd that was set back looks to
 // it like the one from before, and it holds beside another Session of its client.
 // (TestASetBackShowsInWhatAnotherSessionHasHeard.)
 func (c *Conn) sending() sending {
 	epoch := c.Epoch()
-	return sending{time.Now(), epoch, epoch.reached.Load(), epoch.term.Load()}
+	return sending{time.Now(), epoch, epoch.reached.Load(), epoch.term.Load(), epoch.led.Load()}
 }
+
+// sendingToAny is the sending of a request now that any member may answer, though it is behind.
+func (c *Conn) sendingToAny() sending { return sending{at: time.Now(), epoch: c.Epoch()} }
 
 // judge judges the linearizable answer to a sending, or its error. Its term was the newest when it
 // was sent: a higher known term was from a candidate that was not elected, or from before a
@@ -203,10 +211,11 @@ func (c *Conn) judge(read Reading, err error, sent sending) (Reading, error) {
 	if read.wrote {
 		sent.revision++
 	}
-	if c.isSetBack(read.Header, sent.epoch, sent.revision) {
-		c.setBack(sent.epoch)
-	}
+	c.heard(read.Header, sent)
 	term := read.Header.GetRaftTerm()
+	if sent.epoch.leads(term, sent.led) {
+		c.listener.TermFell(sent.led, term)
+	}
 	if term < sent.term {
 		sent.epoch.term.CompareAndSwap(sent.term, term)
 	}
@@ -284,11 +293,11 @@ func (c *Conn) asks(r Request) func(context.Context, bool) (Reading, error) {
 func (c *Conn) AttemptPast(ctx context.Context, r Request) (Reading, error) {
 	retry := attempt.Backoff{Policy: attempt.Urgent}
 	ask := func(ctx context.Context, _ bool) (read Reading, err error) {
-		epoch := c.Epoch()
+		sent := c.sendingToAny()
 		if read, err = c.send(ctx, r); err == nil {
-			c.heard(read.Header, epoch, 0) // the member may be behind
+			c.heard(read.Header, sent)
 		}
-		read.Epoch = epoch
+		read.Epoch = sent.epoch
 		return read, err
 	}
 	read, _, err := attempt.Do(ctx, c.Caller, &retry, attempt.ReadTimeout, ask)
@@ -472,15 +481,15 @@ func (c *Conn) Grant(
 
 // grant asks once for a lease.
 func (c *Conn) grant(ctx context.Context, ttl time.Duration) (Grant, error) {
-	sent, epoch := time.Now(), c.Epoch()
+	sent := c.sendingToAny()
 	resp, err := apart(c, func() (*clientv3.LeaseGrantResponse, error) {
 		return c.client.Grant(ctx, int64(ttl/time.Second))
 	})
 	if err != nil {
 		return Grant{}, err
 	}
-	c.heard(resp.ResponseHeader, epoch, 0)
-	return Grant{resp.ID, time.Duration(resp.TTL) * time.Second, sent}, nil
+	c.heard(resp.ResponseHeader, sent)
+	return Grant{resp.ID, time.Duration(resp.TTL) * time.Second, sent.at}, nil
 }
 
 // Revoke is one of a call's attempts to give a lease back. A lease that etcd does not know has been
@@ -510,15 +519,15 @@ type Lifetime struct {
 func (c *Conn) Lifetime(
 	ctx context.Context, id clientv3.LeaseID, opts ...clientv3.LeaseOption,
 ) (Lifetime, error) {
-	epoch := c.Epoch()
-	revision := epoch.Revision()
+	sent := c.sendingToAny()
+	revision := sent.epoch.Revision()
 	resp, err := apart(c, func() (*clientv3.LeaseTimeToLiveResponse, error) {
 		return c.client.TimeToLive(ctx, id, opts...)
 	})
 	if err != nil {
 		return Lifetime{}, err
 	}
-	c.heard(resp.ResponseHeader, epoch, 0)
+	c.heard(resp.ResponseHeader, sent)
 	return Lifetime{
 		Known:  resp.TTL >= 0, // -1 is the answer for a lease that does not exist
 		Behind: resp.GetRevision() < revision,
@@ -536,20 +545,52 @@ func (c *Conn) Where(epoch *Epoch) keepalive.Where {
 	return keepalive.Where{Endpoints: strings.Join(c.Endpoints(), " "), Since: epoch.Noticed}
 }
 
-// Renewed judges the answer to a renewal, which may be of a member that is behind. It returns the
-// term that was known before, 0 if the epoch in which the renewal was sent has ended, or ends now:
-// the caller then calls setBack, which waits for the Session's mutex and does nothing otherwise.
+// Renewed judges the answer to a renewal, which was sent at a time and may be answered by a member
+// that is behind. It returns the term that was known before, 0 if the epoch in which the renewal
+// was sent has ended, or ends now: the caller then calls setBack, which waits for the Session's
+// mutex and does nothing otherwise.
 func (c *Conn) Renewed(
-	resp *pb.LeaseKeepAliveResponse, sent *Epoch,
+	resp *pb.LeaseKeepAliveResponse, at time.Time, sent *Epoch,
 ) (known uint64, setBack func()) {
 	known = sent.term.Load()
-	if c.isSetBack(resp.Header, sent, 0) {
+	if c.isSetBack(resp.Header, sending{at: at, epoch: sent}) {
 		return 0, func() { c.setBack(sent) }
 	}
 	if c.Epoch() != sent {
 		known = 0
 	}
 	return known, func() {}
+}
+
+// Trusts counts a lease of a TTL among those of the client that are trusted, until over is called.
+func (c *Conn) Trusts(ttl time.Duration) (over func()) { return c.history.trusts(ttl) }
+
+// WasThere reports whether a key of the Session was there at the revision at which it was put, as
+// etcd tells before ctx ends. (It does not if it has compacted that revision.)
+//
+// While etcd's history is one, the key was there. If it was not, the revision is of another
+// history: etcd was set back to before it, with a raised revision perhaps. Then a new epoch begins.
+func (c *Conn) WasThere(ctx context.Context, key string, put int64) bool {
+	epoch := c.Epoch()
+	final := func(err error) error {
+		if attempt.Is(err, rpctypes.ErrCompacted) || attempt.Is(err, rpctypes.ErrFutureRev) {
+			return err
+		}
+		return nil
+	}
+	read, err := c.ReadBy(ctx, Range(key, clientv3.WithRev(put)), attempt.Backoff{}, final)
+	if attempt.Is(err, rpctypes.ErrFutureRev) {
+		_, _ = c.Read(ctx, Range(key)) // its answer has a revision that is lower
+	}
+	if err != nil || read.Epoch != epoch {
+		return false
+	}
+	e, _ := line.Find(read.Ranges[0].GetKvs(), key)
+	if e.Rev != put {
+		c.history.begin(epoch.era, read.Header)
+		c.setBack(epoch)
+	}
+	return e.Rev == put
 }
 
 // Endpoints are the endpoints of the client, none if it was not made with clientv3.New.
@@ -609,7 +650,7 @@ func (e *Epoch) Revision() int64 { return e.revision.Load() }
 // Reached is the highest revision that any Session of the client knows.
 func (e *Epoch) Reached() int64 { return e.reached.Load() }
 
-// Reach notes that etcd has reached a revision in e.
+// Reach notes that etcd has reached a revision in e, which no answer has told.
 func (e *Epoch) Reach(revision int64) {
 	raise(&e.revision, revision)
 	raise(&e.reached, revision)
@@ -626,12 +667,14 @@ func (e *Epoch) isElsewhere(h *pb.ResponseHeader) bool {
 	return cluster != 0 && known != 0 && cluster != known
 }
 
-// A sending is the sending of a request, and what was known then.
+// A sending is the sending of a request, and what was known then. Nothing is known that the answer
+// of a member that is behind would deny.
 type sending struct {
 	at       time.Time
 	epoch    *Epoch
 	revision int64
-	term     uint64
+	term     uint64 // the newest one of any answer
+	led      uint64 // that of the last linearizable answer
 }
 
 // A number is one of atomic's that can be raised.

@@ -25,6 +25,7 @@ type told struct {
 	unreadable []string
 	silent     int
 	uncombined int
+	fell       int
 }
 
 func (l *told) SetBackLocked(ended, _ *Epoch) {
@@ -41,6 +42,8 @@ func (l *told) Fell(*guard.Fall)                 {}
 func (l *told) Uncombined(error) { l.uncombined++ }
 
 func (l *told) StreamSilent() { l.silent++ }
+
+func (l *told) TermFell(_, _ uint64) { l.fell++ }
 
 // conn returns a Conn with a client, and what it tells.
 func conn(t *testing.T, client *clientv3.Client) (*Conn, *told) {
@@ -61,15 +64,37 @@ func TestATermThatEtcdDoesNotKnowAnyMoreIsForgotten(t *testing.T) {
 		return sending{epoch: epoch, revision: epoch.Revision(), term: epoch.term.Load()}
 	}
 	before := now()
-	c.heard(term(3), epoch, 0)
+	c.heard(term(3), c.sendingToAny())
 	_, _ = c.judge(Reading{Header: term(2)}, nil, before)
 	require.EqualValues(t, 3, epoch.term.Load(), "asked before")
-	c.heard(term(2), epoch, 0)
+	c.heard(term(2), c.sendingToAny())
 	require.EqualValues(t, 3, epoch.term.Load(), "a member that is behind")
 	_, _ = c.judge(Reading{Header: term(2)}, nil, now())
 	require.EqualValues(t, 2, epoch.term.Load())
 	_, _ = c.judge(Reading{Header: term(4)}, nil, now())
 	require.EqualValues(t, 4, epoch.term.Load())
+}
+
+// A linearizable answer has a lower term than one before it was asked for: that is told once, and
+// delays holds. What any member says of terms does not count.
+func TestATermThatFallsIsADoubt(t *testing.T) {
+	c, told := conn(t, fake.NewServer().Client("a"))
+	term := func(term uint64) *pb.ResponseHeader { return &pb.ResponseHeader{RaftTerm: term} }
+	epoch := c.Epoch()
+	early := c.sending()
+	_, _ = c.judge(Reading{Header: term(5)}, nil, c.sending())
+	_, _ = c.judge(Reading{Header: term(4)}, nil, early)
+	c.heard(term(3), c.sendingToAny())
+	require.Zero(t, epoch.Doubted())
+	for range 2 { // of members whose terms differ
+		asked := c.sending()
+		_, _ = c.judge(Reading{Header: term(2)}, nil, asked)
+		_, _ = c.judge(Reading{Header: term(2)}, nil, asked)
+		_, _ = c.judge(Reading{Header: term(5)}, nil, c.sending())
+	}
+	require.NotZero(t, epoch.Doubted())
+	require.Equal(t, 1, told.fell)
+	require.Empty(t, told.setBack)
 }
 
 // Two Sessions of a client. One has heard of a revision; the other has not, and is then answered by
@@ -113,13 +138,13 @@ func TestAnAnswerFromBeforeItsRequestEndsTheEpoch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, l := conn(t, fake.NewServer().Client("a"))
-			c.heard(of(1, 10), c.Epoch(), 0)
-			sent, known := c.Epoch(), int64(10)
+			c.heard(of(1, 10), c.sendingToAny())
+			sent, asked := c.Epoch(), c.sending()
 			if row.weak {
-				known = 0
+				asked = c.sendingToAny()
 			}
 			for range 2 {
-				c.heard(row.answer, sent, known)
+				c.heard(row.answer, asked)
 			}
 			if !row.ends {
 				require.Empty(t, l.setBack)

@@ -76,14 +76,14 @@ func (l *Loan) Grant(
 		return l.grantOnce(ctx, retry, until)
 	}
 	grant := func(ctx context.Context, _ bool) (none struct{}, err error) {
-		epoch := c.Epoch()
+		sent := c.sendingToAny()
 		resp, err := apart(c, func() (*pb.LeaseGrantResponse, error) {
 			return c.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{
 				ID: int64(l.id), TTL: int64(secondsUntil(until) / time.Second),
 			}, grpc.WaitForReady(true)) // as clientv3 does
 		})
 		if err = clientv3.ContextError(ctx, err); err == nil {
-			c.heard(resp.Header, epoch, 0)
+			c.heard(resp.Header, sent)
 		}
 		if attempt.Is(err, rpctypes.ErrLeaseExist) {
 			return none, nil

@@ -54,6 +54,10 @@ const (
 // and the next watch is on another stream.
 func (w *Watch) Notice(answer clientv3.WatchResponse, open bool) Notice {
 	err := cmp.Or(answer.Err(), w.fell)
+	if open && w.c.Epoch() == w.Epoch && w.outgrown(answer) {
+		w.c.history.begin(w.Epoch.era, answer.Header)
+		w.c.setBack(w.Epoch)
+	}
 	switch {
 	case !open || err != nil:
 		w.c.stream.fails(w.on, err)
@@ -68,6 +72,18 @@ func (w *Watch) Notice(answer clientv3.WatchResponse, open bool) Notice {
 		w.created, kind = true, Created
 	}
 	return Notice{Kind: kind, Events: answer.Events}
+}
+
+// outgrown reports whether an answer shows a revision that etcd cannot have reached by writing: its
+// own, that of an event, or one that was compacted, as a restore with --mark-compacted does with
+// all revisions of before. (Do not let a view reach such a revision: the answers that follow would
+// look as they should. TestARaisedRevisionIsNoticedByAWatch.)
+func (w *Watch) outgrown(answer clientv3.WatchResponse) bool {
+	highest := max(answer.Header.GetRevision(), answer.CompactRevision)
+	for _, event := range answer.Events {
+		highest = max(highest, event.Kv.GetModRevision())
+	}
+	return !w.Epoch.isElsewhere(answer.Header) && w.Epoch.outgrows(highest, time.Now())
 }
 
 // Stop ends the watch.

@@ -48,9 +48,9 @@ func TestWhatAnAnswerOfAWatchSays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, l := conn(t, fake.NewServer().Client(name))
-				c.heard(in(1), c.Epoch(), 0)
+				c.heard(in(1), c.sendingToAny())
 				epoch, on := c.Epoch(), c.stream.name
-				w := &Watch{c: c, on: on, created: row.later}
+				w := &Watch{Epoch: epoch, c: c, on: on, created: row.later}
 				time.Sleep(2 * streamRest)
 				require.Equal(t, row.says, w.Notice(row.answer, !row.closed))
 				require.Equal(t, row.another, c.stream.name != on)

@@ -364,6 +364,32 @@ func (s *Server) Restore(index int, cluster uint64) {
 	s.restoreLocked(s.store, index, cluster)
 }
 
+// RestoreRaised is Restore in the same cluster with a raised revision, as with --bump-revision. If
+// compacts is set, what was before is compacted, as with --mark-compacted, and watches end.
+func (s *Server) RestoreRaised(index int, by int64, compacts bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restoreLocked(s.store, index, s.cluster)
+	s.store.Raise(by)
+	if !compacts {
+		return
+	}
+	_ = s.store.Compact(s.store.Rev())
+	for w := range s.watches {
+		w.addLocked(clientv3.WatchResponse{
+			Header: s.header(), Canceled: true, CompactRevision: s.store.Rev(),
+		})
+		delete(s.watches, w)
+	}
+}
+
+// Raise raises the revision, as many writes of other programs do.
+func (s *Server) Raise(by int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.store.Raise(by)
+}
+
 // Save takes a snapshot. restore goes back to it, whatever was restored meanwhile, and may
 // be called more than once. It does what Restore does.
 func (s *Server) Save() (restore func(cluster uint64)) {

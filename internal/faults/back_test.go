@@ -20,8 +20,8 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
-	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/proof/etcdtest"
+	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
@@ -53,6 +53,15 @@ func (s *servers) goBack(tr *trial, path string, bump uint64) {
 // goBackAfter is goBack, with etcd away for a while.
 func (s *servers) goBackAfter(tr *trial, away time.Duration, path string, bump uint64) {
 	tr.Helper()
+	s.goBackAs(tr, away, path, bump, "etcd-cluster") // etcd's default
+}
+
+// goBackAs is goBackAfter with the token of the cluster that is started: another one gives it
+// another id.
+func (s *servers) goBackAs(
+	tr *trial, away time.Duration, path string, bump uint64, token string,
+) {
+	tr.Helper()
 	for i := range s.members {
 		s.kill(i)
 	}
@@ -65,7 +74,7 @@ func (s *servers) goBackAfter(tr *trial, away time.Duration, path string, bump u
 				SnapshotPath: path, Name: m.flag("--name"), OutputDataDir: dir,
 				PeerURLs:            []string{m.flag("--initial-advertise-peer-urls")},
 				InitialCluster:      m.flag("--initial-cluster"),
-				InitialClusterToken: "etcd-cluster", // etcd's default
+				InitialClusterToken: token,
 				RevisionBump:        bump,
 				MarkCompacted:       bump > 0,
 			}))
@@ -180,9 +189,8 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 					// though the keys are there.)
 					delayed := released
 					switch {
-					case w.raised:
 					case n > 9: // some have not read the TTLs of all before them
-						delayed += line.UntoldTTL
+						delayed += queue.DefaultRestoreDelay
 					default:
 						delayed += long
 					}
@@ -308,6 +316,78 @@ func TestS30WhoHasLivedThroughASetBackLeavesTheHolderItsTime(t *testing.T) {
 					took := next.at - served
 					tr.figures.longest("time until the next got in", took)
 					tr.must(took <= w.holder+soon, "b got in %v after etcd was back", took)
+					a.loses(patience)
+					tr.must(side.Ours.Lost(a.releases(patience)), "a is not told of its loss")
+					b.unlocks()
+				})
+			})
+		}
+	}
+}
+
+// S46. etcd is restored as its own page says, and as our runbook does, from a snapshot that lacks
+// the holder's key. A process that has used etcd before gets in once the holder, which is cut off,
+// knows that its hold is over.
+//
+//	b has used etcd | a snapshot | a holds, and is cut off | etcd is killed, restored, and started | b
+//	comes: it gets in
+func TestS46ARestoreByTheBookLetsNoTwoHold(t *testing.T) {
+	t.Parallel()
+	ways := []struct {
+		name  string
+		bump  uint64
+		token string
+	}{
+		{"without flags", 0, "etcd-cluster"},
+		{"--bump-revision 1000000000 --mark-compacted", 1_000_000_000, "etcd-cluster"},
+		{"the same, and another --initial-cluster-token", 1_000_000_000, "restored-1"},
+	}
+	uses := []struct {
+		holds, waits use
+		verb         string
+	}{
+		{exclusive, exclusive, "Lock"}, {exclusive, exclusive, "TryLock"}, {writing, writing, "Lock"},
+		{reading, writing, "Lock"}, {writing, reading, "Lock"}, {allOfThem, allOfThem, "Lock"},
+	}
+	for _, way := range ways {
+		for _, u := range uses {
+			name := fmt.Sprintf("%s; %s, then %s by %s", way.name, u.holds, u.waits, u.verb)
+			t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+				prove(t, row{
+					id: "S46", name: name, quick: 1, full: 1, lanes: 2, noPeer: true,
+					fault: "etcd restored from a snapshot before the hold: " + name,
+					must:  "0 overlaps; the next in <= 1 min + 5 s after etcd is back",
+				}, func(tr *trial) {
+					const holds = 7 * ttl
+					s := startServers(tr, 1)
+					proxy := etcdtest.NewProxy(tr, s.endpoints()[0])
+					through := func(cfg *clientv3.Config) { cfg.Endpoints = []string{proxy.Addr()} }
+					a := tr.partyOfFor(u.holds, "a", s.client(tr, through), holds)
+					b := tr.partyOfFor(u.waits, "b", s.client(tr), holds)
+					a.mends(proxy.Heal)
+					a.getsALease()
+					b.getsALease()
+					saved := s.save(tr)
+					a.locks()
+					tr.phase(holds)
+					if way.bump == 0 {
+						writeOthers(tr, s.client(tr), 200) // else nothing shows that they are gone
+						b.getsALease()
+						tr.forgets()
+					}
+					proxy.Refuse()
+					proxy.Reset()
+					s.goBackAs(tr, 100*time.Millisecond, saved, way.bump, way.token)
+					served := now()
+					begins := func() *wait { return b.starts(context.Background()) }
+					if u.verb == "TryLock" {
+						begins = b.triesUntilIn
+					}
+					next := begins()
+					next.getsIn(2 * time.Minute)
+					took := next.at - served
+					tr.figures.longest("time until the next got in", took)
+					tr.must(took <= time.Minute+5*time.Second, "b got in %v after etcd was back", took)
 					a.loses(patience)
 					tr.must(side.Ours.Lost(a.releases(patience)), "a is not told of its loss")
 					b.unlocks()

@@ -260,9 +260,9 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 func (c *claim) busyAtHomeLocked() *Busy {
 	n := c.local
 	if n.queue.Owner() != nil && !n.mayAdmitLocked(c) {
-		return n.busyLocked(nil)
+		return n.busyLocked(nil, c.Kind)
 	}
-	delay := n.DelayLocked(time.Now())
+	delay := n.DelayLocked(time.Now(), c.Kind)
 	if delay > 0 && (c.Kind == line.Permit || c.wayInLocked() == owns) {
 		return busyBehind(n.Name, line.None, delay)
 	}
@@ -456,7 +456,7 @@ func (c *claim) delay() (delay time.Duration) {
 	defer s.mu.Unlock()
 	for _, o := range c.all {
 		if o.place.hold == nil { // else it was handed off
-			delay = max(delay, o.local.DelayLocked(time.Now()))
+			delay = max(delay, o.local.DelayLocked(time.Now(), o.Kind))
 		}
 	}
 	return delay
@@ -544,7 +544,7 @@ func (c *claim) inWayLocked() (locked *Busy, goes <-chan struct{}) {
 	if orphan {
 		return nil, nil
 	}
-	delay := first.local.DelayLocked(time.Now())
+	delay := first.local.DelayLocked(time.Now(), first.Kind)
 	return first.local.busyBehindLocked(first.place.Ahead, delay), goes
 }
 

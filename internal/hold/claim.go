@@ -143,7 +143,7 @@ func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 		}
 		n.queue.Enter(&c.waiter)
 	case waits:
-		busy := n.busyLocked(nil)
+		busy := n.busyLocked(nil, c.Kind)
 		if busy.Lost != 0 {
 			n.firstLocked().hold.warnLocked()
 		}
@@ -191,14 +191,14 @@ func (c *claim) leaveLocked() (h *Hold, locked *Busy) {
 	n, p := c.local, c.place
 	c.endsWaitLocked()
 	if c.waiter.Standing() == turn.Waiting {
-		locked = n.busyLocked(&c.waiter)
+		locked = n.busyLocked(&c.waiter, c.Kind)
 	}
 	switch n.queue.Leave(&c.waiter) {
 	case turn.Waiting:
 		c.trying.Remove()
 		n.MarkLocked() // the waiters behind it may join a cohort
 	case turn.Next: // the release that is under way passes its turn on
-		locked = n.aheadLocked()
+		locked = n.aheadLocked(c.Kind)
 	case turn.Owner:
 		if p != nil && p.GivenUpLocked() { // it was given up
 			if p.Ticket.Rev() != 0 {
@@ -207,7 +207,7 @@ func (c *claim) leaveLocked() (h *Hold, locked *Busy) {
 			p = nil
 		}
 		c.place = nil
-		locked = n.aheadLocked()
+		locked = n.aheadLocked(c.Kind)
 		n.endTurnLocked(c, p)
 	default:
 		return c.hold, nil

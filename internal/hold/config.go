@@ -19,6 +19,8 @@ type Config struct {
 	TTL    time.Duration // whole seconds, as on the wire
 	Margin time.Duration // 0: the default, which depends on the granted TTL
 
+	RestoreDelay time.Duration // see delay.go of internal/queue
+
 	// For the lock. A Session passes its own on as defaults.
 	Owner          string
 	Reentrant      bool

@@ -37,7 +37,6 @@ func lineAtLocked(s *Session, name string) *localLine {
 	for range min(2, max(0, s.inOrder.Len()-keptLines)) {
 		n, _ := s.inOrder.First()
 		if n.queue.State() == turn.Free && n.IdleLocked() {
-			n.ForgetLocked()
 			delete(s.lines, n.Name)
 			n.swept.Remove()
 		} else {
@@ -71,13 +70,13 @@ func (n *localLine) PlaceLocked() *queue.Place {
 	}
 }
 
-// busyLocked is what is in the way of a waiter in the queue, or of a claim that comes now if w
-// is nil. The queue has an owner.
-func (n *localLine) busyLocked(w *turn.Waiter[*claim]) *Busy {
+// busyLocked is what is in the way of a waiter in the queue, or of a claim of a kind that comes now
+// if w is nil. The queue has an owner.
+func (n *localLine) busyLocked(w *turn.Waiter[*claim], kind line.Kind) *Busy {
 	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
 		h.checkLocked(time.Now())
 	}
-	b := &Busy{Name: n.Name, Ahead: n.queue.Ahead(w), Delay: n.DelayLocked(time.Now())}
+	b := &Busy{Name: n.Name, Ahead: n.queue.Ahead(w), Delay: n.DelayLocked(time.Now(), kind)}
 	owner := n.queue.Owner()
 	if owner.Kind == line.Permit {
 		b.Ahead += n.queue.Sharing() // each has a key
@@ -118,10 +117,11 @@ func (n *localLine) firstLocked() *claim {
 	return n.queue.Owner()
 }
 
-// aheadLocked is what is in the way of the owner of n, which has no place in etcd's line.
-// It knows what the owner before it has seen there. It is nil if nothing is known to be in the way.
-func (n *localLine) aheadLocked() *Busy {
-	delay := n.DelayLocked(time.Now())
+// aheadLocked is what is in the way of the owner of n, of a kind, which has no place in etcd's
+// line. It knows what the owner before it has seen there. It is nil if nothing is known to be in
+// the way.
+func (n *localLine) aheadLocked(kind line.Kind) *Busy {
+	delay := n.DelayLocked(time.Now(), kind)
 	if n.ahead.Count() == 0 && delay == 0 {
 		return nil
 	}

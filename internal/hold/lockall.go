@@ -3,7 +3,6 @@ package hold
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
@@ -58,10 +57,10 @@ func waitForAll(ctx context.Context, c *claim) error {
 	case c.Try:
 		cancel(queue.ErrTaken)
 	default:
-		over := time.NewTimer(delay)
-		defer over.Stop()
+		over, stop := c.m.s.keys.DelayContext(delay)
+		defer stop()
 		select {
-		case <-over.C:
+		case <-over.Done():
 		case <-ctx.Done():
 		}
 	}

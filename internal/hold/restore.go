@@ -2,6 +2,7 @@ package hold
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"time"
@@ -49,6 +50,13 @@ func (l *listener) followSetBack() {
 
 // StreamSilent is as in etcd.Listener.
 func (l *listener) StreamSilent() { l.keys.WatchAnew() }
+
+// TermFell is as in etcd.Listener.
+func (l *listener) TermFell(from, to uint64) {
+	s := (*Session)(l)
+	s.keys.MayBeSetBack(fmt.Sprintf("its Raft term fell from %d to %d", from, to),
+		s.leases.LongestTTL())
+}
 
 // Unavailable is as in etcd.Listener.
 func (l *listener) Unavailable(reason error, silent time.Duration) {

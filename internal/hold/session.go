@@ -56,7 +56,8 @@ func New(client *clientv3.Client, cfg *Config) *Session {
 	s.tasks = new(guard.Group)
 	s.etcd = etcd.New(s.ctx, client, cfg.TTL, &s.mu, s.tasks, (*listener)(s))
 	s.keys = queue.New(s.ctx, s.etcd, &s.mu, s.tasks, queue.Config{
-		TTL: cfg.TTL, Closed: errs.Closed, Lines: (*listener)(s), Log: s.log,
+		TTL: cfg.TTL, RestoreDelay: cfg.RestoreDelay,
+		Closed: errs.Closed, Lines: (*listener)(s), Log: s.log,
 	})
 	s.leases = lease.NewPool(s.ctx, s.etcd, &s.mu, s.tasks, lease.Config{
 		TTL:           cfg.TTL,

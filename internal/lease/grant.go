@@ -124,10 +124,12 @@ func (p *Pool) newLease(ctx context.Context) error {
 	}
 	l.live, l.bury = context.WithCancel(p.ctx)
 	l.plan = l.trust.Schedule()
+	l.distrust = p.etcd.Trusts(l.TTL)
 	l.tenants = p.config.TenantsLocked(l)
 	p.safety.Lock()
 	l.expiry = time.AfterFunc(l.trust.Remaining(time.Now()), l.expire)
 	p.leases[l] = struct{}{}
+	p.granted = l.TTL
 	late := l.trust.At(time.Now()) != trust.Whole
 	if late {
 		l.over = errGrantTooLate

@@ -32,16 +32,17 @@ var (
 // lasts. Once it has ended, it has ended for good.
 type Lease struct {
 	// Set once, then only read.
-	ID   clientv3.LeaseID
-	TTL  time.Duration // as granted
-	pool *Pool
-	plan trust.Schedule     // of its renewals
-	wake chan struct{}      // tells the keeper to check the state again
-	care *time.Timer        // of due
-	dead chan struct{}      // closed when it has ended
-	goes chan struct{}      // closed when it is about to be revoked, or has gone
-	live context.Context    // ended by the keeper, once no put can apply any more
-	bury context.CancelFunc // ends live
+	ID       clientv3.LeaseID
+	TTL      time.Duration // as granted
+	pool     *Pool
+	plan     trust.Schedule     // of its renewals
+	wake     chan struct{}      // tells the keeper to check the state again
+	care     *time.Timer        // of due
+	dead     chan struct{}      // closed when it has ended
+	goes     chan struct{}      // closed when it is about to be revoked, or has gone
+	distrust func()             // when it has ended: the client trusts it no more
+	live     context.Context    // ended by the keeper, once no put can apply any more
+	bury     context.CancelFunc // ends live
 
 	tenants Tenants // what it knows of its keys
 
@@ -62,6 +63,8 @@ type Lease struct {
 	// News of the renewals for the keeper's care.
 	lasts atomic.Bool // they were late, and are not
 	late  atomic.Bool // one is late
+
+	unknown atomic.Bool // etcd has not known it, before its time was over
 
 	overdue atomic.Bool // by the wall clock the next renewal is; news for the keeper
 }
@@ -290,7 +293,13 @@ func (l *Lease) AnsweredInTime() {
 }
 
 // EndRevokedLocked ends the lease: etcd does not know it, by its answer, an error.
-func (l *Lease) EndRevokedLocked(answer error) { l.endLocked(l.pool.config.Error(Revoked, answer)) }
+func (l *Lease) EndRevokedLocked(answer error) {
+	l.unknown.Store(true)
+	l.endLocked(l.pool.config.Error(Revoked, answer))
+}
+
+// IsUnknown reports whether etcd has not known the lease, before its time was over.
+func (l *Lease) IsUnknown() bool { return l.unknown.Load() }
 
 // endRevoked is EndRevokedLocked for the renewals, which wait for no mutex: it ends the trust, and
 // has expire do the rest.
@@ -298,6 +307,7 @@ func (l *Lease) endRevoked(answer error) {
 	l.pool.safety.Lock()
 	defer l.pool.safety.Unlock()
 	if l.overSafe(time.Now()) == nil {
+		l.unknown.Store(true)
 		l.overForSafe(l.pool.config.Error(Revoked, answer))
 	}
 }
@@ -318,6 +328,7 @@ func (l *Lease) endLocked(why error) {
 		l.endLives(why)
 		close(l.dead) // which wakes as many as wait
 	})
+	l.distrust()
 	served := l.state == serving // until now
 	l.becomesLocked(ended, why)
 	if served {

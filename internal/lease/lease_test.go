@@ -141,6 +141,7 @@ func (deaf) Uncombined(error)                 {}
 func (deaf) Unreadable(string, error)         {}
 func (deaf) Fell(*guard.Fall)                 {}
 func (deaf) StreamSilent()                    {}
+func (deaf) TermFell(_, _ uint64)             {}
 
 // The trust is over by the clock, and no timer has run yet, as after a pause of the process. An
 // answer that comes then extends nothing, whatever etcd says of the lease.

@@ -41,7 +41,8 @@ type Pool struct {
 	// safety guards what follows, and what ends holds in time; see Life.
 	safety     sync.Mutex
 	leases     map[*Lease]struct{}
-	unanswered int // leases in a row that ran out before etcd answered anything under them
+	unanswered int           // leases in a row that ran out before etcd answered anything under them
+	granted    time.Duration // the TTL of the last lease, 0 before the first
 }
 
 // A Config is what the leases of a Session are like, and how the Session learns what becomes of
@@ -113,9 +114,12 @@ func (p *Pool) all() []*Lease {
 	return slices.Collect(maps.Keys(p.leases))
 }
 
-// LongestTTL is the longest granted TTL of the leases, or the TTL that is asked for.
+// LongestTTL is the longest granted TTL of the leases and of the last one, or the TTL that is asked
+// for.
 func (p *Pool) LongestTTL() time.Duration {
-	longest := p.config.TTL
+	p.safety.Lock()
+	longest := max(p.config.TTL, p.granted)
+	p.safety.Unlock()
 	for _, l := range p.all() {
 		longest = max(longest, l.TTL)
 	}

@@ -310,7 +310,7 @@ func (k *keeper) renew(started time.Time, r keepalive.Renewal) {
 	}
 	if err == nil {
 		p.etcd.Alive()
-		if k.confirmed(sent, epoch, revision, resp) {
+		if k.confirmed(started, sent, epoch, revision, resp) {
 			err = k.ask(sent, started.Add(over.Most))
 		}
 	}
@@ -327,9 +327,10 @@ func (k *keeper) renew(started time.Time, r keepalive.Renewal) {
 // It reports whether a read has to find out more. revision is the one that was known as the renewal
 // was sent, in an epoch: if the answer has a lower one, the member is behind, or etcd was set back.
 func (l *Lease) confirmed(
-	sent *trust.Attempt, epoch *etcd.Epoch, revision int64, resp *pb.LeaseKeepAliveResponse,
+	started time.Time, sent *trust.Attempt, epoch *etcd.Epoch, revision int64,
+	resp *pb.LeaseKeepAliveResponse,
 ) (ask bool) {
-	known, setBack := l.pool.etcd.Renewed(resp, epoch)
+	known, setBack := l.pool.etcd.Renewed(resp, started, epoch)
 	l.trusts(func(t *trust.Trust) {
 		l.refusal = nil
 		l.inTime, l.pool.unanswered = true, 0

@@ -2,7 +2,6 @@ package line
 
 import (
 	"slices"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -31,9 +30,9 @@ type Ahead struct {
 	// Unlike has permits ahead of a permit that count on another limit, one for each limit.
 	Unlike Line
 
-	// Longest is the longest TTL of the contenders that were read, and at least UntoldTTL if there may
-	// be others.
-	Longest time.Duration
+	// TTLs are those of the contenders that were read. Untold is set, too, if there may be others, of
+	// which the place waits for one.
+	TTLs
 
 	own Shape // of the place, if it is a permit
 }
@@ -79,6 +78,7 @@ func Before(name string, own Entry, enough int, newest ...*pb.RangeResponse) Ahe
 			a.Reading = a.ifEnough(Nearest, enough)
 		}
 	}
+	a.Untold = a.Reading != All || a.Last.TTLs().Untold
 	return a
 }
 
@@ -137,12 +137,10 @@ func merge(name string, ranges []*pb.RangeResponse) (l Line, a Ahead) {
 			kvs = append(kvs, r.GetKvs()...)
 		}
 		a.Keys += int(r.GetCount()) // of all, whatever the limit
-		if r == nil || r.More {
-			a.Longest = UntoldTTL
-		}
+		a.Untold = a.Untold || r == nil || r.More
 	}
 	l = Of(name, kvs)
-	a.About, a.Longest = a.Keys-(len(kvs)-len(l)), max(a.Longest, l.Longest())
+	a.About, a.TTLs = a.Keys-(len(kvs)-len(l)), a.And(l.TTLs())
 	return l, a
 }
 
@@ -198,7 +196,7 @@ func ByKeys(name string, enough int, newest *pb.RangeResponse) Ahead {
 		}
 	}
 	slices.SortFunc(a.Last, older)
-	a.Longest = a.Last.Longest() // none of them tells it
+	a.Untold = newest.GetMore() || len(a.Last) > 0 // a key does not tell it
 	a.About = a.Keys - (len(kvs) - len(a.Last))
 	if a.Reading = a.ifEnough(Brief, enough); newest != nil && !newest.More && len(a.Last) == 0 {
 		a.Reading = All
@@ -211,7 +209,7 @@ func ByKeys(name string, enough int, newest *pb.RangeResponse) Ahead {
 // key stands in no line.
 func Behind(name string, read *pb.RangeResponse, keys int64) Ahead {
 	a := Ahead{Last: Of(name, read.GetKvs()), About: int(keys), Keys: int(keys)}
-	a.Reading, a.Longest = a.ifEnough(Brief, 1), max(a.Last.Longest(), UntoldTTL)
+	a.Reading, a.TTLs = a.ifEnough(Brief, 1), TTLs{a.Last.TTLs().Longest, true}
 	return a
 }
 
@@ -241,6 +239,9 @@ func (a Ahead) Since(earlier Ahead) Ahead {
 	if known := earlier.Count(); known > 0 {
 		a.About = min(a.About, known)
 	}
+	if earlier.Reading != Unread && !earlier.Untold {
+		a.TTLs = earlier.TTLs
+	}
 	if a.First.Rev == 0 {
 		a.First, a.Strays = earlier.Holder(), a.Strays || earlier.Strays
 	}
@@ -265,6 +266,13 @@ func (a Ahead) Without(gone func(Entry) bool) Ahead {
 	if a.own.Kind == Permit && a.Reading == All && a.Last.admits(a.own) {
 		a.Last = nil
 	}
+	return a
+}
+
+// ToldBy returns a with the TTLs of all contenders before own, as a range has read them.
+func (a Ahead) ToldBy(name string, own Entry, newest *pb.RangeResponse) Ahead {
+	a.TTLs = Of(name, newest.GetKvs()).Before(own).TTLs()
+	a.Untold = a.Untold || newest.GetMore()
 	return a
 }
 

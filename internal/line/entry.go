@@ -209,17 +209,10 @@ func appendTime(b []byte, at time.Time) []byte {
 	return append(at.UTC().AppendFormat(append(b, '"'), time.RFC3339Nano), '"')
 }
 
-// UntoldTTL stands for the TTL of a contender that does not tell it, or whose value was not read:
-// it is the default of a concurrency.Session. Of a crowd only the keys are read, and of most of a
-// long line nothing.
-const UntoldTTL = time.Minute
-
-// Longest is e's TTL, as far as is known.
-func (e Entry) Longest() time.Duration {
-	if ttl, ok := e.TTL(); ok {
-		return ttl
-	}
-	return UntoldTTL
+// TTLs is what is known of e's TTL.
+func (e Entry) TTLs() TTLs {
+	ttl, told := e.TTL()
+	return TTLs{ttl, !told}
 }
 
 // The fields that Entry.TTL looks for. In a value that is JSON nothing else looks like them: in a

@@ -156,10 +156,21 @@ func (l Line) Holding() Line {
 	return l
 }
 
-// Longest is the longest TTL of the contenders in line, as far as is known.
-func (l Line) Longest() (ttl time.Duration) {
+// TTLs is what is known of the TTLs of some contenders.
+type TTLs struct {
+	Longest time.Duration // of the contenders that tell it
+	Untold  bool          // a contender does not tell it, or was not read
+}
+
+// And is what is known of the TTLs of both.
+func (t TTLs) And(other TTLs) TTLs {
+	return TTLs{max(t.Longest, other.Longest), t.Untold || other.Untold}
+}
+
+// TTLs is what is known of the TTLs of the contenders in line.
+func (l Line) TTLs() (t TTLs) {
 	for _, e := range l {
-		ttl = max(ttl, e.Longest())
+		t = t.And(e.TTLs())
 	}
-	return ttl
+	return t
 }

@@ -970,10 +970,9 @@ var mutants = []mutant{
 	},
 
 	{
-		name: "a set-back delays no hold",
-		why:  "The line of now says who holds. But a holder from before may not have heard of the set-back yet (rule 26).",
-		change: in("queue.delay.left").replace("max(0, _self.until(_last).Sub(_now))",
-			"0 * _self.until(_last).Sub(_now)"),
+		name:   "a set-back delays no hold",
+		why:    "The line of now says who holds. But a holder from before may not have heard of the set-back yet (rule 26).",
+		change: in("queue.Line.DelayLocked").replace("max(0, _.Sub(_now))", "0"),
 		killers: []killer{
 			inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd"),
 			inArea("outages", "TestTheLockDelayCountsFromTheLastSetBack"), simulation(400), following(25),
@@ -982,7 +981,7 @@ var mutants = []mutant{
 	{
 		name:   "the lock delay is a TTL of one's own",
 		why:    "All Sessions of a program have one TTL. But other programs may lock the same name (rule 26).",
-		change: in("queue.delay.until").replace("max(_last.own, _.longest)", "_last.own"),
+		change: in("queue.setBack.until").replace("max(_self.own, _.Longest)", "_self.own"),
 		killers: []killer{
 			inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd"),
 			inArea("outages", "TestTheLockDelayCountsTheTTLsOfThoseThatAreKnown"),
@@ -991,7 +990,7 @@ var mutants = []mutant{
 	{
 		name: "the lock delay counts from the request that shows the set-back",
 		why:  "Trust counts from the request. But etcd may have confirmed the holder's renewals until after that one was sent (rule 26).",
-		change: in("etcd.Conn.judge").before("_self.setBack(_sent.epoch)",
+		change: in("etcd.Conn.heard").before("_self.setBack(_sent.epoch)",
 			"_self.history.present.Load().Noticed = _sent.at"),
 		killers: []killer{inArea("outages", "TestALockDelayCountsFromTheAnswer")},
 	},
@@ -1078,22 +1077,100 @@ var mutants = []mutant{
 	{
 		name:   "contenders that come after a set-back lengthen the lock delay",
 		why:    "The delay is worked out as it is asked for, by all that is known. But who is met in the etcd of now holds nothing from before, and its TTL may be long.",
-		change: in("queue.Line.meetsLocked").drop("_.delay.until(_.keys.setBack)"),
+		change: in("queue.Line.meetsLocked").drop("_.delay.settle(_.keys.setBack)"),
 		killers: []killer{
 			inArea("outages", "TestTheLockDelayDoesNotCountThoseWhoCameAfterTheSetBack"),
 		},
 	},
 	{
-		name:       "a contender whose TTL is not known has the default one",
-		why:        "Nearly all have. But the default of etcd's own library is four times that (rule 26).",
-		change:     in("line.UntoldTTL").replace("time.Minute", "15 * time.Second"),
+		name:       "a contender whose TTL is not known has none",
+		why:        "Nearly all tell it. But etcd's own library does not, and of a long line only a part is read (rule 26).",
+		change:     in("queue.setBack.until").drop("_.Untold"),
 		killers:    []killer{inArea("outages", "TestTheLockDelayCountsTheTTLsOfThoseThatAreKnown")},
 		unexplored: "The explorations know no TTLs.",
 	},
 	{
+		name:    "a Session without a place in line knows all TTLs",
+		why:     "It has met nobody there. But a holder that it has never met may have a longer TTL (rule 26).",
+		change:  in("queue.setBack.until").drop("!_known"),
+		killers: []killer{inArea("outages", "TestTheLockDelayCountsTheTTLsOfThoseThatAreKnown")},
+	},
+	{
+		name:    "a Session with a place in line knows as little as any",
+		why:     "It waits a minute too long, whatever the TTL.",
+		change:  in("queue.setBack.until").always("!_known || _.Untold"),
+		killers: []killer{inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd")},
+	},
+	{
+		name:    "the TTL that was asked for is waited for",
+		why:     "It is that of the options. But etcd may grant more, and the holder's trust runs on that (rule 26).",
+		change:  in("queue.Keys.SetBackLocked").replace("_.Leases.LongestTTL()", "k.TTL"),
+		killers: []killer{inArea("outages", "TestTheLockDelayCountsTheTTLThatEtcdGrants")},
+	},
+	{
+		name:    "the leases of other Sessions of the client do not count",
+		why:     "They are other Sessions. But they show what TTLs the fleet has (rule 26).",
+		change:  in("queue.Keys.setBackOf").replace("max(_own, _.Trusted)", "own"),
+		killers: []killer{inArea("outages", "TestTheLockDelayCountsTheTTLThatEtcdGrants")},
+	},
+	{
+		name:    "what a Session has met counts for ever",
+		why:     "Its TTL was a day. But it has left, and the Session has seen that.",
+		change:  in("queue.Place.headsLocked").drop("_.meetsLocked(_)"),
+		killers: []killer{inArea("outages", "TestTheLockDelayForgetsWhoHasLeft")},
+	},
+	{
+		name:    "a raised revision is progress",
+		why:     "Revisions grow. But no etcd writes a thousand million in seconds: it was restored by the book (rule 26).",
+		change:  in("etcd.era.outgrows").replace("mostWrites * _.Seconds()", "1e18 + passed.Seconds()"),
+		killers: []killer{inArea("outages", "TestARestoreWithARaisedRevisionIsNoticed"), simulation(400)},
+	},
+	{
+		name:    "a watch takes a raised revision for progress",
+		why:     "The next answer to a request would show the set-back. But the view reaches that revision, and then it looks like any other (rule 26).",
+		change:  in("etcd.Watch.Notice").never("open && _ == _ && _self.outgrown(_)"),
+		killers: []killer{inArea("outages", "TestARaisedRevisionIsNoticedByAWatch")},
+	},
+	{
+		name:    "an etcd that writes much was set back",
+		why:     "It has written more than seemed likely. But it had the time.",
+		change:  in("etcd.era.outgrows").replace("mostWrites * _.Seconds()", "min(0, passed.Seconds())"),
+		killers: []killer{inArea("outages", "TestAnEtcdThatWritesMuchWasNotSetBack")},
+	},
+	{
+		name:    "a term that falls says nothing",
+		why:     "It may be that of a candidate that was not elected. But a restored etcd begins with low terms, too (rule 26).",
+		change:  in("etcd.era.leads").never("_.CompareAndSwap(_known, _term) && _ && _"),
+		killers: []killer{core("etcd", "TestATermThatFallsIsADoubt")},
+	},
+	{
+		name:    "the keys of all holds are read one part after the other",
+		why:     "No hold is lost where etcd is near. But no renewal counts before the last part is read.",
+		change:  in("queue.Keys.verifyAll").replace("len(_places) / verifyShares + 1", "len(places)"),
+		killers: []killer{inArea("outages", "TestManyHoldsOutliveARestoreThatHasTheirKeys")},
+	},
+	{
+		name:    "a line with a long lock delay is forgotten as any other",
+		why:     "Nothing uses it. But a holder from before may still hold there when the Session comes again (rule 26).",
+		change:  in("queue.Line.IdleLocked").drop("!_self.isKeptLocked()"),
+		killers: []killer{inArea("outages", "TestALongLockDelayIsNotForgotten")},
+	},
+	{
+		name:    "a key that is gone was deleted",
+		why:     "Mostly an operator has. But if etcd's history does not have it, etcd was restored to before it (rule 26).",
+		change:  in("queue.Place.doubtLocked").always("_.stands == nowhere || _ || _ || _"),
+		killers: []killer{inArea("outages", "TestAKeyThatWasNeverThereShowsASetBack")},
+	},
+	{
+		name:    "a doubt goes on though etcd has told",
+		why:     "The delay ends by itself, after a TTL. But it was an operator, and nobody holds.",
+		change:  in("queue.Keys.decideBy").never("was && _.doubting == _"),
+		killers: []killer{inArea("outages", "TestAnOperatorIsNoSetBack")},
+	},
+	{
 		name:   "a key that outlasts its hold lengthens the lock delay",
 		why:    "It stands in line, on a lease of its own. But nobody holds by it, and that lease may last for a day.",
-		change: in("line.Entry.TTL").replace("return 0, true", "return UntoldTTL, true"),
+		change: in("line.Entry.TTL").replace("return 0, true", "return 90 * time.Second, true"),
 		killers: []killer{inArea("outages", "TestTheLockDelayCountsTheTTLsOfThoseThatAreKnown"),
 			core("line", "TestAValueTellsTheTTLOfItsLease")},
 		unexplored: "The explorations know no TTLs.",
@@ -1101,7 +1178,7 @@ var mutants = []mutant{
 	{
 		name: "a key that is put alone is held in spite of the lock delay",
 		why:  "A wait ends with the delay. But a put that finds nobody ahead needs no wait: what begins a hold asks, whichever way it came (rule 26).",
-		change: in("place.checkCanBeginLocked").replace("_.hold == nil && _.local.DelayLocked(_) > 0",
+		change: in("place.checkCanBeginLocked").replace("_.hold == nil && _.local.DelayLocked(_, _) > 0",
 			"false"),
 		killers: []killer{
 			inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd"),

@@ -310,6 +310,9 @@ func (a *Account) confirmMissing(places []*Place, part etcd.Part, known bool) {
 		seen := p.observedLocked(ticket.Observation{Entry: e, LeaseGone: !known})
 		if seen == ticket.Same && p.neededLocked() && p.StaleLocked() {
 			p.epoch = part.Epoch // a waiter has to read the line, too
+			if !p.StaleLocked() {
+				p.headsLocked()
+			}
 			p.line.local.MarkLocked()
 		}
 	})

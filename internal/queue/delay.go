@@ -1,6 +1,10 @@
 package queue
 
-import "time"
+import (
+	"time"
+
+	"github.com/etcdlock/etcdlock/internal/line"
+)
 
 // The lock delay: for how long no hold begins in a Session that has noticed a set-back.
 //
@@ -9,8 +13,8 @@ import "time"
 // set-back waits until it must have ended.
 //
 // Invariant: no hold begins at a key before every hold has ended that began before a set-back, as
-// long as the Session has noticed that, and knows the TTLs of the name's contenders. The proof, for
-// a holder H and a Session W that has noticed the set-back at T:
+// long as the Session has noticed that, and the delay is no shorter than the TTL of each of these.
+// The proof, for a holder H and a Session W that has noticed the set-back at T:
 //
 //   - The etcd of before has confirmed nothing since it stopped, and the answer that W noticed was
 //     written later. So the last renewal of H that was confirmed there was sent before T. The trust
@@ -28,44 +32,88 @@ import "time"
 // Count from the answer, and not from its request: that may have been sent while the etcd of before
 // still confirmed renewals. (TestALockDelayCountsFromTheAnswer.)
 //
+// The delay is the longest of
+//
+//   - the TTLs of the Session, as granted or asked for, and of all leases that its client trusted
+//     when it noticed the set-back (era.Trusted): processes that share a lock mostly have one TTL
+//   - the TTLs of the contenders that stood in the line at its last reading before
+//   - the floor, for what the Session cannot know: where it had no place in the line, or where a
+//     contender there did not tell its TTL, or was not read.
+//
+// A Session with a place in the line needs no floor: whatever holds has a place before its own, and
+// was read. What it met before, and has seen leave, does not count. (A hold with a longer TTL that
+// the Session never met is not covered: WithRestoreDelay.)
+//
 // A hold may begin at once at a key at which the Session has held, and that it has read since: the
 // key is handed on, or lingers, or a read joins. As long as the etcd of before lived, nobody held
 // beside that key who may not hold beside it.
-//
-// What remains. A Session does not notice a set-back if etcd is in the same cluster, and has passed
-// the highest revision known to the Sessions of its client before any of them asks: then the
-// audits that follow a new connection find what has become of its keys, and its holds end, but no
-// delay begins. (So it is with a snapshot that was restored with --bump-revision.) It does not know
-// the TTLs of the contenders that it has not met. And a process that starts after the set-back
-// knows of none.
+
+// DefaultRestoreDelay is the floor if the Session's options have none. It is four times the default
+// TTL, and the TTL of a concurrency.Session.
+const DefaultRestoreDelay = time.Minute
 
 // A setBack is the last one that a Session has noticed. The zero setBack says that there was none.
 type setBack struct {
+	era     int // that it has begun
 	noticed time.Time
-	own     time.Duration // the longest TTL of the leases of the Session, then
+	own     time.Duration // the longest TTL of the Session and its client
+	floor   time.Duration
 }
 
-// A delay is the lock delay of a line, or of all lines that the Session does not have.
-type delay struct {
-	longest time.Duration // of the TTLs of the contenders that the Session has met
-	noticed time.Time     // the last set-back that end reckons with
-	end     time.Time     // zero if etcd was never found set back
-}
-
-// until is when d ends, with the last set-back.
-//
-// Do not go through all lines as a set-back is noticed: there may be thousands.
-func (d *delay) until(last setBack) time.Time {
-	if !d.noticed.Equal(last.noticed) {
-		d.noticed = last.noticed
-		d.end = later(d.end, last.noticed.Add(max(last.own, d.longest)))
+// until is when the delay ends where met is known of the TTLs of contenders, and known says that no
+// hold may have been overlooked.
+func (b setBack) until(met line.TTLs, known bool) time.Time {
+	delay := max(b.own, met.Longest)
+	if !known || met.Untold {
+		delay = max(delay, b.floor)
 	}
-	return d.end
+	return b.noticed.Add(delay)
 }
 
-// left is for how long d goes on.
-func (d *delay) left(now time.Time, last setBack) time.Duration {
-	return max(0, d.until(last).Sub(now))
+// A standing is what a place in line says of the holds that there may be, besides that of the
+// place.
+type standing uint8
+
+const (
+	nowhere standing = iota // nothing: it stands in no line, or others hold beside it unseen
+	besides                 // no hold that excludes reads is unseen: it is the place of a read
+	behind                  // no hold is unseen
+)
+
+// A delay is the lock delay of a line.
+//
+// Do not go through all lines as a set-back is noticed: there may be thousands. Whatever changes
+// what a delay depends on calls settle first, and so does each question.
+type delay struct {
+	met    line.TTLs         // of the contenders, at the last reading
+	stands [behind + 1]int   // how many places of the Session have a standing, in era
+	era    int               // the last set-back that was reckoned with has begun it
+	ends   [behind]time.Time // when a read may begin, and when any other hold; zero without a set-back
+
+	doubting int64     // the create revision of the key that has begun the last doubt, 0 without one
+	doubted  time.Time // until when no hold begins for it
+}
+
+// settle reckons with the last set-back. Places that were read two set-backs ago count no more.
+func (d *delay) settle(last setBack) {
+	if d.era == last.era {
+		return
+	}
+	if d.era+1 != last.era {
+		d.stands = [behind + 1]int{}
+	}
+	d.ends[0] = later(d.ends[0], last.until(d.met, d.stands[besides]+d.stands[behind] > 0))
+	d.ends[1] = later(d.ends[1], last.until(d.met, d.stands[behind] > 0))
+	d.era, d.stands = last.era, [behind + 1]int{}
+}
+
+// until is when a hold of a kind may begin.
+func (d *delay) until(kind line.Kind) time.Time {
+	end := d.ends[1]
+	if kind == line.Read {
+		end = d.ends[0]
+	}
+	return later(end, d.doubted)
 }
 
 // later is the later one of two times.
@@ -74,4 +122,17 @@ func later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+// standingOf is that of a place of a kind which knows what is ahead of it, or holds. Permits that
+// hold let others behind them hold, too.
+func standingOf(kind line.Kind, holds bool) standing {
+	switch {
+	case kind == line.Read:
+		return besides
+	case kind == line.Permit && holds:
+		return nowhere
+	default:
+		return behind
+	}
 }

@@ -36,8 +36,9 @@ var (
 
 // A Config is what the Keys of a Session are given.
 type Config struct {
-	TTL    time.Duration // that is asked for
-	Leases *lease.Pool
+	TTL          time.Duration // that is asked for
+	RestoreDelay time.Duration // the floor of the lock delay
+	Leases       *lease.Pool
 
 	Closed error // of a wait whose Session was closed
 
@@ -68,10 +69,8 @@ type Keys struct {
 	leftErr     error     // why a lease could not be revoked that expires by itself
 	left        time.Time // by then it has
 
-	// Of the lock delay; see delay.go.
-	setBack setBack       // the last one
-	met     time.Duration // the longest TTL of all contenders that the Session has met
-	rest    delay         // of the lines that are not among the Lines
+	setBack setBack // the last one; see delay.go
+	doubt
 }
 
 // New returns the Keys of a Session, which has a mutex, and goroutines that end with ctx.
@@ -82,9 +81,7 @@ func New(
 		ctx: ctx, etcd: conn, mu: mu, tasks: tasks, Config: config,
 		accounts: make(map[*lease.Lease]*Account),
 	}
-	if at := conn.Epoch().Noticed; !at.IsZero() {
-		k.setBack = setBack{at, config.TTL}
-	}
+	k.setBack = k.setBackOf(conn.Epoch(), config.TTL)
 	return k
 }
 
@@ -385,7 +382,11 @@ func (a *Account) GiveWayLocked() {
 
 // EndedLocked is as in lease.Tenants.
 func (a *Account) EndedLocked() {
+	unknown := a.lease.IsUnknown()
 	a.eachLocked(func(p *Place) {
+		if unknown {
+			p.doubtLocked()
+		}
 		p.UnwatchLocked()
 		p.owner.EndsLocked()
 	})

@@ -68,11 +68,13 @@ type Local interface {
 
 // Init makes n the line for a name.
 func (n *Line) Init(k *Keys, name string, local Local) {
-	n.keys, n.Name, n.local, n.delay = k, name, local, k.rest
+	n.keys, n.Name, n.local = k, name, local
 }
 
-// IdleLocked reports whether nothing watches the line.
-func (n *Line) IdleLocked() bool { return n.viewLocked() == nil && n.last == nil }
+// IdleLocked reports whether nothing watches the line, and nothing has to be remembered of it.
+func (n *Line) IdleLocked() bool {
+	return n.viewLocked() == nil && n.last == nil && !n.isKeptLocked()
+}
 
 // viewLocked is the view of n, nil if there is none. One from before a set-back ends.
 //
@@ -184,28 +186,37 @@ func (n *Line) unwatchLastLocked() {
 	}
 }
 
-// meetsLocked notes the longest TTL of contenders that stand in n. The Session may not learn when
-// they have gone, so it counts for good: from the next set-back on.
-func (n *Line) meetsLocked(longest time.Duration) {
-	if longest <= n.delay.longest {
-		return
+// meetsLocked notes what a reading of n shows of the TTLs of contenders. A view shows all, until
+// its next reading.
+func (n *Line) meetsLocked(shown line.TTLs) {
+	n.delay.settle(n.keys.setBack)
+	if v := n.view; v != nil && v.isLiveLocked() {
+		shown = shown.And(v.ttlsLocked())
 	}
-	n.delay.until(n.keys.setBack) // by the contenders that it had met before
-	n.delay.longest = longest
-	n.keys.met = max(n.keys.met, longest)
+	n.delay.met = shown
 }
 
-// ForgetLocked takes n off the Session, which does not use it.
-func (n *Line) ForgetLocked() {
+// isKeptLocked reports whether n has to stay, though nothing uses it: a hold there may be delayed
+// for longer than at any other name.
+func (n *Line) isKeptLocked() bool {
+	d, last := &n.delay, n.keys.setBack
+	d.settle(last)
+	most := max(last.own, last.floor, n.keys.TTL)
+	return d.met.Longest > most || time.Now().Before(d.until(line.Exclusive)) &&
+		d.until(line.Exclusive).After(last.until(line.TTLs{}, false))
+}
+
+// DelayLocked is for how long no hold of a kind begins in n at a key that was not held before.
+func (n *Line) DelayLocked(now time.Time, kind line.Kind) time.Duration {
 	k := n.keys
-	k.rest.end = later(k.rest.until(k.setBack), n.delay.until(k.setBack))
-	k.rest.longest = max(k.rest.longest, n.delay.longest)
-}
-
-// DelayLocked is for how long no hold begins in n at a key that was not held before.
-func (n *Line) DelayLocked(now time.Time) time.Duration {
-	if n.keys.setBack.noticed.IsZero() {
+	doubted := k.etcd.Epoch().Doubted()
+	if k.setBack.era == 0 && doubted.IsZero() && n.delay.doubted.IsZero() {
 		return 0
 	}
-	return n.delay.left(now, n.keys.setBack)
+	n.delay.settle(k.setBack)
+	end := n.delay.until(kind)
+	if !doubted.IsZero() {
+		end = later(end, doubted.Add(k.Leases.LongestTTL()))
+	}
+	return max(0, end.Sub(now))
 }

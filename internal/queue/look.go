@@ -23,8 +23,12 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 		retry.Policy = attempt.Spare
 	}
 	ask := []clientv3.Op{p.Ticket.AskWhoHolds(ahead)}
+	tells := false // whether it also reads the TTLs of all contenders before p
 	if length != 0 {
 		ask = append(ask, ticket.CountBelow(p.Ticket.Name))
+		if tells = ahead.Untold && !p.told && ahead.Keys <= ticket.MostTold; tells {
+			ask = append(ask, p.Ticket.AskTTLs())
+		}
 	}
 	compares := append(ticket.Contends(before), p.Ticket.Exists(), p.Ticket.OnLease())
 	read, err := c.readFor(ctx, p, etcd.Ranges(compares, ask...), retry)
@@ -37,7 +41,11 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 	}
 	p.keys.mu.Lock()
 	p.Ahead = p.Ticket.WhoHolds(p.Ahead, read.Ranges[0])
-	p.line.meetsLocked(p.Ahead.Longest)
+	if tells {
+		p.told = true
+		p.Ahead = p.Ahead.ToldBy(p.Ticket.Name, p.Ticket.Entry(), read.Ranges[2])
+	}
+	p.line.meetsLocked(p.Ahead.TTLs)
 	strays := p.Ahead.Strays
 	p.keys.mu.Unlock()
 	if strays && !ahead.Strays {

@@ -48,6 +48,12 @@ type reading struct {
 	Ahead line.Ahead
 	asPut bool        // the transaction that put the key has read it
 	epoch *etcd.Epoch // of the last answer with the line, or with the key
+	told  bool        // the TTLs of all contenders ahead were asked for
+
+	stands  standing // what that says of holds; changed by standsLocked alone
+	stoodIn int      // the era in which it was said
+
+	doubtful bool // it is gone without that, and etcd is yet to tell why
 }
 
 // A keeping is what a place has while its ticket is Held.
@@ -68,7 +74,7 @@ type keeping struct {
 type witness struct {
 	watched bool  // a watch covered the key when its release began
 	known   int64 // the highest revision that etcd had told by then
-	deleted int64 // the revision of the deletion that an event has told since, 0 if none has
+	deleted int64 // the revision of the deletion that an event has told, 0 if none has
 }
 
 // An Owner is what has a place: a claim that waits, and then the holds at its key.
@@ -98,6 +104,9 @@ type Owner interface {
 func (p *Place) observedLocked(o ticket.Observation) ticket.Seen {
 	known := p.Ticket.Lost()
 	seen := p.Ticket.Observe(o)
+	if seen == ticket.Missing {
+		p.deleted = max(p.deleted, o.Mod) // 0 of a read
+	}
 	if seen == ticket.Same {
 		if p.listens {
 			if r, recalled := o.Recall(); recalled {
@@ -110,14 +119,14 @@ func (p *Place) observedLocked(o ticket.Observation) ticket.Seen {
 		}
 	}
 	released := p.Ticket.State() == ticket.Leaving
-	if released && seen == ticket.Missing {
-		p.deleted = max(p.deleted, o.Mod) // 0 of a read
-	}
 	if known || !seen.IsLoss() {
 		return seen
 	}
 	if seen == ticket.Replaced { // that key blocks the line
 		p.Account.SuspectLocked()
+	}
+	if seen != ticket.PutOver {
+		p.doubtLocked()
 	}
 	switch {
 	case p.Ticket.Lost():
@@ -133,6 +142,7 @@ func (p *Place) observedLocked(o ticket.Observation) ticket.Seen {
 func (p *Place) ReleasesLocked() {
 	p.watched = p.line.viewLocked().coversLocked(p) || p.watch != nil && p.watch.sure
 	p.known = p.keys.etcd.Epoch().Reached()
+	p.standsNoMoreLocked()
 }
 
 // WitnessedLocked reports whether a watch has seen p's key there when its release began.
@@ -285,6 +295,9 @@ func (p *Place) setAheadLocked(ahead line.Ahead, at *etcd.Epoch) {
 	p.epoch = at
 	p.line.local.MarkLocked()
 	p.KnowsLocked(ahead)
+	if ahead.Reading != line.Unread && !p.StaleLocked() {
+		p.standsLocked(standingOf(p.Ticket.Kind, false))
+	}
 	for _, e := range ahead.Last[max(0, len(ahead.Last)-guard.Piece):] { // a permit may have many
 		p.keys.suspectOrphanLocked(e)
 	}
@@ -296,8 +309,8 @@ func (p *Place) setAheadLocked(ahead line.Ahead, at *etcd.Epoch) {
 // holder from before may still hold. (TestACallThatWasRefusedKnowsForHowLongTheHolderMayHold.)
 func (p *Place) KnowsLocked(ahead line.Ahead) {
 	p.Ahead = ahead
-	if ahead.Longest > 0 {
-		p.line.meetsLocked(ahead.Longest)
+	if ahead.Reading != line.Unread {
+		p.line.meetsLocked(ahead.TTLs)
 	}
 	if len(ahead.Unlike) > 0 {
 		p.owner.MeetsLocked(ahead.Unlike)
@@ -342,6 +355,56 @@ func (p *Place) HoldLocked(first bool, now time.Time) {
 	}
 	p.Ahead = line.None
 	p.Refs++
+	if first {
+		p.headsLocked()
+	}
+}
+
+// doubtLocked begins a doubt, as p's key is gone. It does not if p was last seen before a set-back:
+// the lock delay is under way.
+func (p *Place) doubtLocked() {
+	k, d := p.keys, &p.line.delay
+	if p.stands == nowhere || p.deleted != 0 || p.doubtful || p.StaleLocked() {
+		return
+	}
+	p.doubtful = true
+	d.doubting, d.doubted = p.Ticket.Rev(), time.Now().Add(max(k.TTL, p.Lease.TTL))
+	if k.doubted = append(k.doubted, p); !k.decides {
+		k.decides = true
+		k.tasks.Go(k.decideDoubts)
+	}
+}
+
+// standsLocked notes what p says of holds from now on.
+func (p *Place) standsLocked(as standing) {
+	if p.line == nil {
+		return
+	}
+	d := &p.line.delay
+	d.settle(p.keys.setBack)
+	if p.stands != nowhere && p.stoodIn == d.era {
+		d.stands[p.stands]--
+	}
+	p.stands, p.stoodIn = as, d.era
+	if as != nowhere {
+		d.stands[as]++
+	}
+}
+
+// standsNoMoreLocked notes that p's key is gone, or is about to go. While there is a doubt, etcd
+// may have been set back when it stood.
+func (p *Place) standsNoMoreLocked() {
+	if !p.doubtful {
+		p.standsLocked(nowhere)
+	}
+}
+
+// headsLocked notes that p's key was seen where it is held, and what that says of other holds.
+func (p *Place) headsLocked() {
+	p.standsLocked(standingOf(p.Ticket.Kind, true))
+	if p.stands == behind {
+		p.line.meetsLocked(line.TTLs{})
+	}
 }
 
 // StaleLocked reports whether p was last seen in an epoch before.
@@ -389,6 +452,7 @@ func (p *Place) giveWayLocked() {
 // UnwatchLocked ends the watch of p's key, if there is one: the key is not held any more, and not
 // being released.
 func (p *Place) UnwatchLocked() {
+	p.standsNoMoreLocked()
 	if w := p.watch; w != nil {
 		p.watch = nil
 		p.keys.mu.After(w.cancel)

@@ -1,13 +1,20 @@
 package queue
 
 import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
 	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/lease"
+	"github.com/etcdlock/etcdlock/internal/line"
 )
 
 // TenantsLocked is as in lease.Config. They are the account of the keys on the lease.
@@ -21,18 +28,26 @@ func (k *Keys) TenantsLocked(granted *lease.Lease) lease.Tenants {
 }
 
 // SetBackLocked follows the end of an epoch: every place is read before it counts again, names of
-// keys are drawn again, and views and watches begin again. The lock delay of all lines begins: the
-// last one ends at until, or would with the longest TTL that the Session has met. What concerns
-// each line and each place follows soon: FollowSetBack.
+// keys are drawn again, and views and watches begin again. The lock delay of all lines begins: it
+// ends at until where the Session has no place in line. What concerns each line and each place
+// follows soon: FollowSetBack.
 func (k *Keys) SetBackLocked(present *etcd.Epoch) (until time.Time) {
-	k.setBack = setBack{present.Noticed, k.Leases.LongestTTL()}
-	until = present.Noticed.Add(max(k.setBack.own, k.met))
+	k.setBack = k.setBackOf(present, k.Leases.LongestTTL())
+	until = k.setBack.until(line.TTLs{}, false)
 	k.suspectLocked()
 	if !k.verifying && !k.Leases.ClosedLocked() {
 		k.verifying = true
 		k.tasks.Go(k.verify)
 	}
 	return until
+}
+
+// setBackOf is the set-back that has begun an epoch, for a Session whose longest TTL is own.
+func (k *Keys) setBackOf(present *etcd.Epoch, own time.Duration) setBack {
+	if present.Number == 0 {
+		return setBack{}
+	}
+	return setBack{present.Number, present.Noticed, max(own, present.Trusted), k.RestoreDelay}
 }
 
 // FollowSetBack begins new watches, and wakes the waiters.
@@ -92,15 +107,34 @@ func (k *Keys) verify() {
 	for {
 		present := k.etcd.Epoch()
 		for a, places := range k.staleHolds() {
-			_ = k.etcd.ReadKeys(k.ctx, keysOf(places), k.etcd.Read, func(part etcd.Part) {
-				some := places[part.From:]
-				a.confirmMissing(some, part, a.isKnownBy(some, part))
-			})
+			k.verifyAll(a, places)
 		}
 		if k.verified(present) || pause.Wait(k.ctx, k.etcd.Caller) != nil {
 			return
 		}
 	}
+}
+
+// verifyShares is how many reads of verify go side by side, as far as the limiter of the client
+// lets them. Then 10,000 keys are read within 13 round trips.
+const verifyShares = 8
+
+// verifyAll reads the keys of places of an account.
+//
+// (Do not read one part after the other: no renewal counts before the last. With 10,000 names and
+// 150 ms to etcd all holds would be lost though all keys are there.
+// TestManyHoldsOutliveARestoreThatHasTheirKeys.)
+func (k *Keys) verifyAll(a *Account, places []*Place) {
+	var reads sync.WaitGroup
+	for share := range slices.Chunk(places, max(manyPlaces, len(places)/verifyShares+1)) {
+		reads.Go(func() {
+			_ = k.etcd.ReadKeys(k.ctx, keysOf(share), k.etcd.Read, func(part etcd.Part) {
+				some := share[part.From:]
+				a.confirmMissing(some, part, a.isKnownBy(some, part))
+			})
+		})
+	}
+	reads.Wait()
 }
 
 // staleHolds are the places of holds from an earlier epoch, by account.
@@ -130,4 +164,88 @@ func (k *Keys) verified(read *etcd.Epoch) bool {
 		}
 	}
 	return true
+}
+
+// A doubt is whether etcd was set back unnoticed: a key of the Session that stood in line is gone,
+// and no event has told that it was deleted. An operator may have deleted it, and the event be on
+// its way, or none be sent to this Session. Or etcd was restored to before the key.
+//
+// etcd's history tells: if it has the key at its own create revision, etcd was not set back to
+// before. Until it has told, no hold begins in that line, for a TTL of the Session at most.
+//
+// Invariant: of several keys the one that was put last decides. If that is in etcd's history, so
+// are all.
+type doubt struct {
+	doubted []*Place // whose lines wait for the next decision
+	decides bool     // a decision is under way
+
+	// decided ends with the next decision; nil while no line has waited for one.
+	decided context.Context
+	decide  context.CancelFunc
+}
+
+// decideDoubts asks etcd's history until no doubt is left.
+func (k *Keys) decideDoubts() {
+	for {
+		k.mu.Lock()
+		doubted := k.doubted
+		k.doubted, k.decides = nil, len(doubted) > 0
+		if !k.decides {
+			k.mu.Unlock()
+			return
+		}
+		last := slices.MaxFunc(doubted, func(a, b *Place) int {
+			return cmp.Compare(a.Ticket.Rev(), b.Ticket.Rev())
+		})
+		key, put := last.Ticket.Key, last.Ticket.Rev()
+		k.mu.Unlock()
+		k.decideBy(doubted, key, put, max(k.TTL, last.Lease.TTL))
+	}
+}
+
+// decideBy decides about lines by the key that was put last, in a time. If etcd's history does not
+// tell, the doubt goes on until it ends.
+func (k *Keys) decideBy(doubted []*Place, key string, put int64, most time.Duration) {
+	ctx, cancel := context.WithTimeout(k.ctx, most)
+	defer cancel()
+	epoch := k.etcd.Epoch()
+	was := k.etcd.WasThere(ctx, key, put)
+	if !was && k.ctx.Err() == nil && k.etcd.Epoch() == epoch {
+		k.MayBeSetBack(fmt.Sprintf("%s, put at revision %d, is gone, and no event tells why", key, put),
+			most)
+	}
+	guard.Pieces(k.mu, slices.Values(doubted), func(p *Place) {
+		p.doubtful = false
+		p.standsLocked(nowhere)
+		if d := &p.line.delay; was && d.doubting == p.Ticket.Rev() {
+			d.doubting, d.doubted = 0, time.Time{}
+			p.line.local.MarkLocked()
+		}
+	})
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.decided != nil {
+		k.mu.After(k.decide)
+		k.decided = nil
+	}
+}
+
+// MayBeSetBack logs a sign that etcd was set back, which is no proof, and for how long no hold
+// begins.
+func (k *Keys) MayBeSetBack(why string, delay time.Duration) {
+	k.Log(slog.LevelWarn, "etcd may have been set back", "why", why, "delay", delay)
+}
+
+// DelayContext returns a context that ends after a delay, or with the next decision of a doubt:
+// then the delay may be shorter.
+func (k *Keys) DelayContext(delay time.Duration) (context.Context, context.CancelFunc) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.decides {
+		return context.WithTimeout(context.Background(), delay)
+	}
+	if k.decided == nil {
+		k.decided, k.decide = context.WithCancel(context.Background())
+	}
+	return context.WithTimeout(k.decided, delay)
 }

@@ -127,6 +127,7 @@ func (s *session) Stays(error)           {}
 
 func (s *session) SetBackLocked(_, now *etcd.Epoch) { s.keys.SetBackLocked(now) }
 func (s *session) StreamSilent()                    { s.keys.WatchAnew() }
+func (s *session) TermFell(_, _ uint64)             {}
 func (s *session) Uncombined(error)                 {}
 func (s *session) Unavailable(error, time.Duration) {}
 func (s *session) Limited(int)                      {}

@@ -252,13 +252,13 @@ func (v *view) apply(events []*clientv3.Event) {
 		}
 		if e.StandsIn(v.line.Name) {
 			v.keys[e.Key] = e
-			v.line.meetsLocked(e.Longest())
 		} else {
 			delete(v.keys, e.Key)
 			v.gone = append(v.gone, e)
 		}
 		v.line.keys.observedLocked(e)
 	}
+	v.meetsLocked()
 	v.at = max(v.at, last)
 	v.epoch.Reach(v.at)
 	if v.isTooLongLocked() {
@@ -339,6 +339,25 @@ func (v *view) provesGone(p *Place, e line.Entry) bool {
 		slices.ContainsFunc(v.gone, func(g line.Entry) bool { return g.Key == e.Key && p.counts(g.Mod) })
 }
 
+// meetsLocked notes what v shows of the TTLs of contenders. A partial one does not show them all.
+func (v *view) meetsLocked() {
+	d := &v.line.delay
+	d.settle(v.line.keys.setBack)
+	if met := v.ttlsLocked(); v.partial {
+		d.met = d.met.And(met)
+	} else {
+		d.met = met
+	}
+}
+
+// ttlsLocked is what is known of the TTLs of the contenders.
+func (v *view) ttlsLocked() (t line.TTLs) {
+	for _, e := range v.keys {
+		t = t.And(e.TTLs())
+	}
+	return t
+}
+
 // othersLocked reports whether other keys than the Session's own stand in line.
 func (v *view) othersLocked() bool { return len(v.keys) > 1 }
 
@@ -411,11 +430,11 @@ func (v *view) readLocked(keys []line.Entry, at int64) (goesOn bool) {
 	for _, e := range keys {
 		if e.StandsIn(v.line.Name) {
 			v.keys[e.Key] = e
-			v.line.meetsLocked(e.Longest())
 			v.line.keys.suspectOrphanLocked(e)
 		}
 		v.line.keys.observedLocked(e)
 	}
+	v.meetsLocked()
 	if v.isTooLongLocked() {
 		return false
 	}

@@ -44,6 +44,7 @@ type Cluster struct {
 	store    *fake.Store
 	id       uint64  // of the cluster
 	lives    int     // how often it was set back
+	leastTTL int64   // that it grants, in seconds; set before the first process starts
 	leader   *member // of the newest term, nil while there is none
 	term     uint64
 	election *time.Timer   // running while the leader has no majority
@@ -316,11 +317,14 @@ func (c *Cluster) Snapshot(empty bool) Snapshot {
 	return Snapshot{c.lives, c.store.Index()}
 }
 
-// SetBack restores all members from a snapshot, under another cluster id if another is set.
-// It does nothing if they were set back since the snapshot was taken. What was under way is
-// lost. If passed is set, others then write other keys first, until etcd is past the
-// revision that it had. The caller has killed all members.
-func (c *Cluster) SetBack(to Snapshot, another, passed bool) {
+// raisedBy is how much a restore raises the revision, as etcd's page on disaster recovery has it.
+const raisedBy = 1_000_000_000
+
+// SetBack restores all members from a snapshot, under another cluster id if another is set, and
+// with a raised revision if raised is. It does nothing if they were set back since the snapshot was
+// taken. What was under way is lost. If passed is set, others then write other keys first, until
+// etcd is past the revision that it had. The caller has killed all members.
+func (c *Cluster) SetBack(to Snapshot, another, passed, raised bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if to.life != c.lives {
@@ -328,6 +332,13 @@ func (c *Cluster) SetBack(to Snapshot, another, passed bool) {
 	}
 	reached := c.store.Rev()
 	c.store = c.store.Restored(to.index)
+	if raised {
+		c.store.Raise(raisedBy)
+		_ = c.store.Compact(c.store.Rev())
+	}
+	if gap := reached - c.store.Rev(); passed && gap >= raisedBy {
+		c.store.Raise(gap) // they were raised before
+	}
 	for passed && c.store.Rev() <= reached {
 		key := []byte("something else")
 		_, _ = c.store.Txn(&pb.TxnRequest{Success: []*pb.RequestOp{
@@ -348,7 +359,7 @@ func (c *Cluster) SetBack(to Snapshot, another, passed bool) {
 		m.lead, m.applied, m.streams = nil, c.store.Index(), nil
 	}
 	c.leader = nil
-	c.wentBack(another)
+	c.wentBack(another || raised)
 	c.changedLocked()
 }
 
@@ -521,6 +532,9 @@ func (c *Cluster) leadLocked(m *member) {
 // followLocked makes m take another member for the leader, or nobody.
 func (m *member) followLocked(lead *member) {
 	if m.lead == lead {
+		if lead != nil {
+			m.term = m.c.term // it was elected again
+		}
 		return
 	}
 	if m.lead == m {
@@ -751,7 +765,7 @@ func (c *Cluster) ttlLocked(id int64) time.Duration {
 func (c *Cluster) grantLocked(
 	process string, id, ttl int64,
 ) (granted, grantedTTL int64, err error) {
-	ttl = max(ttl, minTTL)
+	ttl = max(ttl, minTTL, c.leastTTL)
 	if id, err = c.store.Grant(id, ttl); err != nil {
 		return 0, 0, err
 	}

@@ -79,13 +79,14 @@ type judge struct {
 	trace   *tracer     // nil if nothing is written down
 	faulty  func() bool // there are faults, or were a moment ago
 
-	calm     bool          // nothing goes wrong
-	peaceful bool          // no hold may be lost
-	asking   bool          // waits may ask the holder to give way
-	strict   bool          // an operator is the only fault
-	sharing  bool          // the holds of a Session may share a key
-	slow     time.Duration // how much longer an answer takes than the network needs
-	stale    time.Duration // how long after a loss a renewal may still come; 0 if it may come late
+	calm      bool          // nothing goes wrong
+	mayGoBack bool          // or a key may be deleted
+	peaceful  bool          // no hold may be lost
+	asking    bool          // waits may ask the holder to give way
+	strict    bool          // an operator is the only fault
+	sharing   bool          // the holds of a Session may share a key
+	slow      time.Duration // how much longer an answer takes than the network needs
+	stale     time.Duration // how long after a loss a renewal may still come; 0 if it may come late
 
 	mu         sync.Mutex
 	violations []violation
@@ -622,6 +623,9 @@ func (j *judge) failed(w *worker, name string, c *call, err error) {
 	if judged && j.peaceful && c.try && c.alone && quiet && said == locked &&
 		!j.put[w.p.name+" "+name].Before(c.began) {
 		j.violatedLocked(wrote, "%s, for %s", w, name)
+	}
+	if judged && !j.mayGoBack && strings.Contains(err.Error(), "etcd was set back") {
+		j.violatedLocked(gaveUp, "%s: etcd was not set back: %v", w, err)
 	}
 	if judged && !w.p.isDead() && (said == failed || said == ended && c.ctx.Err() == nil) {
 		j.violatedLocked(gaveUp, "%s: %v", w, err)

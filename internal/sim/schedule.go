@@ -498,7 +498,7 @@ func goBack(r *rand.Rand, ttl time.Duration, plain bool) fault {
 			for i := range members {
 				boots = append(boots, w.kill(i))
 			}
-			w.cluster.SetBack(snapshot, another, passed)
+			w.cluster.SetBack(snapshot, another, passed, w.raises && !another && !passed)
 		})
 		return func() {
 			back.Stop()
@@ -607,7 +607,8 @@ func (w *world) patience() time.Duration {
 	for _, p := range w.processes {
 		holds += p.last
 	}
-	return time.Duration(w.times)*3*time.Minute + w.lockDelay() + time.Duration(holds)*w.ttl/3
+	return time.Duration(w.times)*3*time.Minute + w.lockDelay() + w.bound() +
+		time.Duration(holds)*w.ttl/3
 }
 
 // settle waits for the workers, and judges what they leave behind.

@@ -51,6 +51,9 @@ type session struct {
 func (p *process) opens(r *rand.Rand) (number int, s session) {
 	opts, most := p.w.sharing(r)
 	opts = append(opts, p.w.judge.watchesSetBacks(p.name))
+	if p.side.judged {
+		opts = append(opts, p.w.ttls(r)...)
+	}
 	var longest time.Duration
 	if p.w.longest && r.IntN(2) == 0 {
 		// long enough for the judge of joined reads: see enters

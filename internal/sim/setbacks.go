@@ -2,10 +2,11 @@ package sim
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	"github.com/etcdlock/etcdlock"
-	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/queue"
 )
 
 // A process that has noticed a set-back lets nobody in beside a hold from before. One that began
@@ -102,5 +103,26 @@ func (w *world) lockDelay() time.Duration {
 	if w.scenario != setBack {
 		return 0
 	}
-	return max(line.UntoldTTL, w.ttl)
+	return max(queue.DefaultRestoreDelay, w.mostTTL)
 }
+
+// ttls are options of a Session of a process: its TTL, and how long it waits for a hold that it
+// cannot know of. (No hold with a longer TTL is met by none: that is not promised.)
+func (w *world) ttls(r *rand.Rand) (opts []etcdlock.SessionOption) {
+	if w.mostTTL == w.ttl {
+		return nil
+	}
+	if w.mostTTL > queue.DefaultRestoreDelay {
+		opts = append(opts, etcdlock.WithRestoreDelay(w.mostTTL))
+	}
+	switch r.IntN(3) {
+	case 0:
+		opts = append(opts, etcdlock.WithTTL(time.Second))
+	case 1:
+		opts = append(opts, etcdlock.WithTTL(w.mostTTL))
+	}
+	return opts
+}
+
+// unlocks is how long an Unlock takes at most if its context has ended.
+func (w *world) unlocks() time.Duration { return max(w.ttl, min(w.mostTTL, 5*time.Second)) }

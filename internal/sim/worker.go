@@ -239,7 +239,7 @@ func (w *worker) leads(name string, wait time.Duration) {
 		mu.Lock()
 		terms[token] = w.leaves(b)
 		mu.Unlock()
-		bound = max(wait, time.Since(began)+w.p.w.ttl)
+		bound = max(wait, time.Since(began)+w.p.w.unlocks())
 		c = judge.asksAgain(w, name, ctx)
 		return nil
 	})
@@ -277,7 +277,7 @@ func (w *worker) does(waiting *patience, name string, lock contender, c *call) {
 		judge.failed(w, name, c, err)
 		return
 	}
-	bound := w.p.w.ttl
+	bound := w.p.w.unlocks()
 	if deadline, _ := waiting.Deadline(); !ended && deadline.After(left) {
 		bound = deadline.Sub(left)
 	}
@@ -384,7 +384,7 @@ func (w *worker) unlockContext() (
 		if w.p.side.judged { // the library does not mind
 			ctx, cancel = context.WithCancel(context.Background())
 			cancel()
-			return ctx, cancel, w.p.w.ttl
+			return ctx, cancel, w.p.w.unlocks()
 		}
 	case 1:
 		bound = time.Millisecond + w.upTo(w.p.w.ttl)
@@ -396,7 +396,7 @@ func (w *worker) unlockContext() (
 // getsIn takes a lock after the faults, when only the others are in the way.
 func (w *worker) getsIn(name string, lock contender) {
 	world := w.p.w
-	bound := time.Duration(world.times)*time.Minute + world.lockDelay()
+	bound := time.Duration(world.times)*time.Minute + world.lockDelay() + world.bound()
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
 	c := world.judge.asks(w, name, lock.kind(), ctx, false)

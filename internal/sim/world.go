@@ -33,27 +33,29 @@ type world struct {
 	bug      bug // from which etcd suffers
 	scenario scenario
 	story    story
-	names    []string // of two locks that must not block each other
-	peer     int      // the slot of the process that uses the peer; -1 if there is none
-	reading  int      // in the family's story: how many of ten contenders read
-	several  int      // likewise, how many want several names at once
-	leading  int      // likewise, how many are candidates
-	times    int      // how many times as many goroutines there are as usual
-	recalls  bool     // an operator recalls holds and waiters
-	informs  bool     // holders change their infos
-	asks     bool     // likewise, some waits ask the holder, and some holds do not listen
-	permits  int      // likewise, how many want permits
-	limit    int      // the number of permits, 0 if nobody wants any; some processes count on one less
-	keeping  int      // likewise, how many of ten holds of a Mutex have a least time
-	longest  bool     // likewise, some Sessions bound how long their holds last
-	watched  bool     // likewise, each process follows who holds
-	each     int      // goroutines of each Session
-	ttl      time.Duration
-	crowd    int  // Sessions of each process, if more stand in a line than a view is for
-	round    bool // all lock one name, again and again
-	brisk    bool // holds and pauses are short, so that names are used again
-	many     bool // names, and goroutines that pause only briefly
-	rush     bool // many in each Session, and at first all lock one name with little time
+	names    []string      // of two locks that must not block each other
+	peer     int           // the slot of the process that uses the peer; -1 if there is none
+	reading  int           // in the family's story: how many of ten contenders read
+	several  int           // likewise, how many want several names at once
+	leading  int           // likewise, how many are candidates
+	times    int           // how many times as many goroutines there are as usual
+	recalls  bool          // an operator recalls holds and waiters
+	informs  bool          // holders change their infos
+	asks     bool          // likewise, some waits ask the holder, and some holds do not listen
+	permits  int           // likewise, how many want permits
+	limit    int           // the number of permits, 0 without any; some processes count on one less
+	keeping  int           // likewise, how many of ten holds of a Mutex have a least time
+	longest  bool          // likewise, some Sessions bound how long their holds last
+	watched  bool          // likewise, each process follows who holds
+	each     int           // goroutines of each Session
+	ttl      time.Duration // that Sessions ask for, if they do not differ
+	mostTTL  time.Duration // that Sessions have
+	raises   bool          // a restore raises the revision
+	crowd    int           // Sessions of each process, if more stand in a line than a view is for
+	round    bool          // all lock one name, again and again
+	brisk    bool          // holds and pauses are short, so that names are used again
+	many     bool          // names, and goroutines that pause only briefly
+	rush     bool          // many in each Session, and at first all lock one name with little time
 	net      *Net
 	cluster  *Cluster
 	judge    *judge
@@ -173,6 +175,7 @@ func newWorld(seed uint64, side Side) *world {
 	w.judge = newJudge(side, w.cluster)
 	w.judge.calm = w.scenario == calm
 	w.judge.peaceful = w.scenario == calm || w.scenario == silent
+	w.judge.mayGoBack = w.scenario == setBack || w.scenario == operator
 	w.judge.strict = w.scenario == operator && seed/4%2 == 0
 	w.judge.faulty = w.faulty
 	w.judge.sharing = r.IntN(2) == 0
@@ -186,6 +189,17 @@ func newWorld(seed uint64, side Side) *world {
 	}
 	if w.scenario == blackHole {
 		w.judge.stale = w.ttl*3/4 + soon // as long as one attempt
+	}
+	w.mostTTL = w.ttl
+	if r := generator(seed, "set back"); w.scenario == setBack && side.judged {
+		w.raises = r.IntN(2) == 0
+		if r.IntN(2) == 0 {
+			w.mostTTL = []time.Duration{20 * time.Second, 2 * time.Minute, 10 * time.Minute}[r.IntN(3)]
+		}
+		if r.IntN(4) == 0 {
+			w.cluster.leastTTL = 10
+			w.mostTTL = max(w.mostTTL, 10*time.Second)
+		}
 	}
 	w.ctx, w.unfollow = context.WithCancel(context.Background())
 	w.alive = make([]*process, processes)
@@ -443,11 +457,11 @@ func (p *process) goesOn() bool {
 }
 
 // allGetIn is when everything under way during the faults has arrived or was given up.
-func (w *world) allGetIn() time.Time { return w.ends.Add(w.ttl) }
+func (w *world) allGetIn() time.Time { return w.ends.Add(w.mostTTL) }
 
 // bound is how long a lock may be held by no living process after the faults. The leases of
 // dead processes expire, and a new leader may just have restarted their TTLs. A request
 // that meets a silent member is repeated.
 func (w *world) bound() time.Duration {
-	return w.ttl*11/10 + electionTimeout + expiryStep + 5*time.Second
+	return w.mostTTL*11/10 + electionTimeout + expiryStep + 5*time.Second
 }

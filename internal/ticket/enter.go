@@ -204,7 +204,7 @@ func (tryPut) judge(e *Entering, a Answer, is Entrance) Entrance {
 	e.ahead = e.shown.ahead
 	switch {
 	case len(by) > 0:
-		e.ahead = line.Ahead{Reading: line.All, Last: by, Longest: by.Longest()}
+		e.ahead = line.Ahead{Reading: line.All, Last: by, TTLs: by.TTLs()}
 		return Taken
 	case a.Succeeded:
 		e.ahead = e.among

@@ -40,12 +40,21 @@ func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
 	unknown := ahead.First.Rev == 0 && ahead.Reading != line.All
 	if len(oldest) > 0 && (unknown || oldest[0].Rev == ahead.First.Rev) {
 		ahead.First = oldest[0]
-		ahead.Longest = max(ahead.Longest, oldest[0].Longest())
+		ahead.Longest = max(ahead.Longest, oldest[0].TTLs().Longest)
 	}
 	if ahead.Reading != line.Brief {
 		ahead.Strays = ahead.Strays || unknown && len(oldest) == 0
 	}
 	return ahead
+}
+
+// MostTold is how many contenders before a ticket are read for their TTLs.
+const MostTold = 64
+
+// AskTTLs reads the contenders before t, with their values. Of a line of at most MostTold keys
+// these are all.
+func (t *Ticket) AskTTLs() clientv3.Op {
+	return t.whole(newestFirst, MostTold, clientv3.WithMaxCreateRev(t.rev))
 }
 
 // Contends compares e, behind which t waits, with what is there: it is true if that very

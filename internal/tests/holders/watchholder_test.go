@@ -314,7 +314,7 @@ func TestWatchHolderOutlivesWhatHappensToEtcd(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait() // that key goes with its lease
 		require.True(t, strings.HasSuffix(w.sights(), " -"), w.sights())
-		tests.LockWithin(t, a, time.Minute)
+		tests.LockWithin(t, a, 2*time.Minute)
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		require.True(t, strings.HasSuffix(w.sights(), " a"), w.sights())

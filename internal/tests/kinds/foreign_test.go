@@ -325,6 +325,7 @@ func TestNoErrorIsAboutAnotherCall(t *testing.T) {
 						ctx := disturb(etcd, other, why)
 						err = run(ctx)
 						etcd.Intercept(nil)
+						time.Sleep(3 * tests.TTL) // a lease that could not be given back has expired
 					})
 					return err
 				}

@@ -40,7 +40,8 @@ func ofAPointer(mu *etcdlock.Mutex) { other := mu; _ = other }
 `
 	file := filepath.Join(t.TempDir(), "copies.go")
 	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
-	// Where nothing is built yet it compiles clientv3 and gRPC first, which takes as long as it takes.
+	// Where nothing is built yet it compiles clientv3 and gRPC first, which takes as long as it
+	// takes.
 	report, err := exec.CommandContext(t.Context(), "go", "vet", "-copylocks", file).CombinedOutput()
 	require.Error(t, err, "go vet finds nothing:\n%s", report)
 	for line, what := range map[int]string{7: "Mutex", 8: "Mutex", 9: "Session"} {
@@ -166,8 +167,9 @@ func TestAnOptionAtItsLimitWorks(t *testing.T) {
 func TestATTLIsRoundedUpToWholeSeconds(t *testing.T) {
 	const second = time.Second
 	for asked, want := range map[time.Duration]time.Duration{
-		100 * time.Millisecond: second, second: second, second + 1: 2 * second, 2500 * time.Millisecond: 3 * second,
-		0: 15 * second,
+		100 * time.Millisecond: second, second: second, second + 1: 2 * second,
+		2500 * time.Millisecond: 3 * second,
+		0:                       15 * second,
 	} {
 		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 			var granted time.Duration

@@ -188,28 +188,36 @@ func TestTheLockDelayCountsTheTTLsOfThoseThatAreKnown(t *testing.T) {
 		return `{"owner":"x","host":"h","pid":1,"since":"2026-01-02T03:04:05Z"` + ttl + `}`
 	}
 	for name, row := range map[string]struct {
-		ahead []string // values
-		n     int      // of each
-		mine  bool     // b waits with a TTL of two minutes
+		ahead []string      // values
+		n     int           // of each
+		floor time.Duration // 0: the default
 		want  time.Duration
 	}{
-		"nobody":                        {want: tests.TTL},
-		"a shorter TTL":                 {ahead: []string{value(`,"ttl":5`)}, n: 1, want: tests.TTL},
-		"a longer TTL":                  {ahead: []string{value(`,"ttl":40`)}, n: 1, want: 40 * time.Second},
-		"the longest of several":        {ahead: []string{value(`,"ttl":40`), value(`,"ttl":300`), value(`,"ttl":50`)}, n: 1, want: 5 * time.Minute},
-		"of another library":            {ahead: []string{""}, n: 1, want: time.Minute},
-		"of an earlier version":         {ahead: []string{value("")}, n: 1, want: time.Minute},
-		"a key that stays":              {ahead: []string{value(`,"until":"2030-01-02T03:04:05Z"`)}, n: 1, want: tests.TTL},
-		"a line that is not read whole": {ahead: []string{value(`,"ttl":5`)}, n: 12, want: time.Minute},
-		"a crowd":                       {ahead: []string{value(`,"ttl":5`)}, n: 100, want: time.Minute},
-		"a crowd behind a longer TTL":   {ahead: append([]string{value(`,"ttl":300`)}, slicesOf(value(`,"ttl":5`), 99)...), n: 1, want: 5 * time.Minute},
+		"nobody":                      {want: time.Minute},
+		"nobody, and a shorter floor": {floor: time.Second, want: tests.TTL},
+		"nobody, and a longer floor":  {floor: time.Hour, want: time.Hour},
+		"a shorter TTL":               {ahead: []string{value(`,"ttl":5`)}, n: 1, want: tests.TTL},
+		"a longer TTL":                {ahead: []string{value(`,"ttl":40`)}, n: 1, want: 40 * time.Second},
+		"the longest of several":      {ahead: []string{value(`,"ttl":40`), value(`,"ttl":300`), value(`,"ttl":50`)}, n: 1, want: 5 * time.Minute},
+		"of another library":          {ahead: []string{""}, n: 1, want: time.Minute},
+		"of one with a longer floor":  {ahead: []string{""}, n: 1, floor: time.Hour, want: time.Hour},
+		"of an earlier version":       {ahead: []string{value("")}, n: 1, want: time.Minute},
+		"a key that stays":            {ahead: []string{value(`,"until":"2030-01-02T03:04:05Z"`)}, n: 1, want: tests.TTL},
+		"a line of more than nine":    {ahead: []string{value(`,"ttl":5`)}, n: 12, want: tests.TTL},
+		"with a longer TTL":           {ahead: append([]string{value(`,"ttl":300`)}, slicesOf(value(`,"ttl":5`), 40)...), n: 1, want: 5 * time.Minute},
+		"a crowd":                     {ahead: []string{value(`,"ttl":5`)}, n: 100, want: time.Minute},
+		"a crowd behind a longer TTL": {ahead: append([]string{value(`,"ttl":300`)}, slicesOf(value(`,"ttl":5`), 99)...), n: 1, want: 5 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				others := etcd.Client("others")
 				granted, err := others.Grant(t.Context(), 3000)
 				require.NoError(t, err)
-				b := tests.SessionOf(t, etcd, "b")
+				var opts []etcdlock.SessionOption
+				if row.floor != 0 {
+					opts = append(opts, etcdlock.WithRestoreDelay(row.floor))
+				}
+				b := tests.SessionOf(t, etcd, "b", opts...)
 				knows(t, etcd, b)
 				for _, v := range row.ahead {
 					for range row.n {
@@ -363,13 +371,18 @@ func TestTheLockDelayCountsThoseThatTheViewHasShown(t *testing.T) {
 // Whoever comes after the set-back cannot hold since before: the delay is no longer for it.
 func TestTheLockDelayDoesNotCountThoseWhoCameAfterTheSetBack(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		s := tests.SessionOf(t, etcd, "a")
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithRestoreDelay(tests.TTL))
 		knows(t, etcd, s)
 		held := takes(t, takings["Lock"], s)
 		require.NoError(t, held.unlock(t.Context()))
 		etcd.Restore(0, 2)
 		noticed := notices(t, s)
-		keys, _ := tests.Strangers(t, etcd, "n", 2)
+		_, lease := tests.Strangers(t, etcd, "other", 0)
+		keys := []string{"n/" + uuid.NewString(), "n/" + uuid.NewString()}
+		for _, key := range keys {
+			_, err := etcd.Client("others").Put(t.Context(), key, `{"ttl":3000}`, clientv3.WithLease(lease))
+			require.NoError(t, err)
+		}
 		in := takesLater(t, takings["Lock"], s)
 		for _, key := range keys {
 			etcd.DeleteKey(key)
@@ -386,7 +399,7 @@ func TestCallsAreToldOfTheLockDelay(t *testing.T) {
 	const why = "etcd was set back, and a hold from before may last for "
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		var log strings.Builder
-		s := tests.SessionOf(t, etcd, "a")
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithRestoreDelay(tests.TTL))
 		rw, sem := tests.RWMutexOf(t, s), tests.SemaphoreOf(t, s, 2)
 		knows(t, etcd, s)
 		etcd.Restore(0, 1)
@@ -449,7 +462,7 @@ func TestCallsAreToldOfTheLockDelay(t *testing.T) {
 // a reader that waits gets in with that one.
 func TestReadersWaitTogetherForTheEndOfTheLockDelay(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		s := tests.SessionOf(t, etcd, "a")
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithRestoreDelay(tests.TTL))
 		rw := tests.RWMutexOf(t, s)
 		knows(t, etcd, s)
 		etcd.Restore(0, 1)
@@ -510,11 +523,112 @@ func TestAHoldThatASetBackLeavesIsHandedOnWithoutADelay(t *testing.T) {
 	}
 }
 
+// etcd grants more than was asked for, and trust runs on that. A Session that has no lease, since
+// it was idle or begins later, knows what etcd grants: to itself before, or to its client's others.
+func TestTheLockDelayCountsTheTTLThatEtcdGrants(t *testing.T) {
+	const asked, granted = 5 * time.Second, 3 * time.Minute
+	for name, row := range map[string]struct{ idle, later bool }{
+		"it has a lease": {}, "it was idle": {idle: true}, "it begins later": {later: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				etcd.MinTTL(int64(granted / time.Second))
+				client := etcd.Client("b")
+				session := func() *etcdlock.Session {
+					s, err := etcdlock.NewSession(client, etcdlock.WithTTL(asked))
+					require.NoError(t, err)
+					t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+					return s
+				}
+				a := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(asked))
+				b := session()
+				knows(t, etcd, b)
+				if row.idle {
+					time.Sleep(3 * granted)
+					require.Len(t, etcd.Leases(), 0)
+					knows(t, etcd, session()) // which the client hears
+				}
+				if row.later {
+					b = session()
+				}
+				held := takes(t, takings["Lock"], a)
+				etcd.Cut("a")
+				etcd.Restore(0, 2)
+				noticed := notices(t, b)
+				in := tests.SoonOr(t, takesLater(t, takings["Lock"], b), "b does not get in")
+				noticed.delays(t, granted, in.at)
+				require.ErrorIs(t, context.Cause(held.hold), etcdlock.ErrExpired)
+				require.NoError(t, in.unlock(t.Context()))
+				require.ErrorIs(t, held.unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
+			})
+		})
+	}
+}
+
+// A Session has waited behind a TTL of a day, or has met one behind itself, and has seen it leave.
+// A set-back long after that delays the name as any other, and so do names that nobody has used.
+func TestTheLockDelayForgetsWhoHasLeft(t *testing.T) {
+	for _, names := range []int{1, 1500} {
+		t.Run(fmt.Sprint("names ", names), func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				a := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(24*time.Hour))
+				b := tests.SessionOf(t, etcd, "b")
+				knows(t, etcd, b)
+				held := takes(t, takings["Lock"], a)
+				later := takesLater(t, takings["Lock"], b)
+				time.Sleep(10 * time.Second)
+				require.NoError(t, held.unlock(t.Context()))
+				in := tests.SoonOr(t, later, "b does not get in")
+				require.NoError(t, in.unlock(t.Context()))
+				for i := range names {
+					h, err := b.Lock(t.Context(), fmt.Sprint("n", i))
+					require.NoError(t, err)
+					require.NoError(t, h.Unlock(t.Context()))
+				}
+				time.Sleep(1000 * time.Hour)
+				knows(t, etcd, b)
+				etcd.Restore(0, 2)
+				noticed := notices(t, b)
+				in = tests.SoonOr(t, takesLater(t, takings["Lock"], b), "b does not get in")
+				noticed.delays(t, time.Minute, in.at)
+				require.NoError(t, in.unlock(t.Context()))
+			})
+		})
+	}
+}
+
+// A hold with a TTL of a day, from before a set-back, stays in the way of its name, however many
+// other names the Session uses meanwhile.
+func TestALongLockDelayIsNotForgotten(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		a := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(time.Hour))
+		b := tests.SessionOf(t, etcd, "b")
+		knows(t, etcd, b)
+		held := takes(t, takings["Lock"], a)
+		_, err := b.TryLock(t.Context(), "n")
+		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		etcd.Cut("a")
+		etcd.Restore(0, 2)
+		noticed := notices(t, b)
+		time.Sleep(2 * time.Minute)
+		for i := range 3000 {
+			h, err := b.Lock(t.Context(), fmt.Sprint("n", i))
+			require.NoError(t, err)
+			require.NoError(t, h.Unlock(t.Context()))
+		}
+		in := tests.SoonOr(t, takesLater(t, takings["Lock"], b), "b does not get in")
+		noticed.delays(t, time.Hour, in.at)
+		require.ErrorIs(t, context.Cause(held.hold), etcdlock.ErrExpired)
+		require.NoError(t, in.unlock(t.Context()))
+		require.ErrorIs(t, held.unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
+	})
+}
+
 // etcd is set back twice. The delay counts from the second time, also for a hold that began in
 // between.
 func TestTheLockDelayCountsFromTheLastSetBack(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		s := tests.SessionOf(t, etcd, "a")
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithRestoreDelay(tests.TTL))
 		knows(t, etcd, s)
 		etcd.Restore(0, 2)
 		first := notices(t, s)
@@ -546,7 +660,7 @@ func TestALockDelayCountsFromTheAnswer(t *testing.T) {
 		t.Run(fmt.Sprint("cluster ", cluster), func(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				a := tests.SessionOf(t, etcd, "a", etcdlock.WithSafetyMargin(margin))
-				b := tests.SessionOf(t, etcd, "b")
+				b := tests.SessionOf(t, etcd, "b", etcdlock.WithRestoreDelay(tests.TTL))
 				knows(t, etcd, b)
 				restore := etcd.Save()
 				knows(t, etcd, b)
@@ -587,7 +701,8 @@ func TestTheSessionsOfAClientKnowOfASetBackTogether(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		client := etcd.Client("a")
 		session := func(c *clientv3.Client) *etcdlock.Session {
-			s, err := etcdlock.NewSession(c, etcdlock.WithTTL(tests.TTL))
+			s, err := etcdlock.NewSession(c, etcdlock.WithTTL(tests.TTL),
+				etcdlock.WithRestoreDelay(tests.TTL))
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
 			return s
@@ -636,7 +751,7 @@ func TestAHoldEndsSoonOnceAnyOfItsClientHasNoticedASetBack(t *testing.T) {
 		in := takesLater(t, takings["Lock"], other)
 		require.LessOrEqual(t, tests.EndsAfter(t, held.hold, noticed.told), tests.LookEvery)
 		next := tests.SoonOr(t, in, "it does not get in")
-		noticed.delays(t, time.Second, next.at)
+		noticed.delays(t, time.Hour, next.at)
 		require.NoError(t, next.unlock(t.Context()))
 		require.ErrorIs(t, held.unlock(t.Context()), etcdlock.ErrLost)
 	})
@@ -648,7 +763,8 @@ func TestASessionThatBeginsAfterASetBackNoticesItByWhatItsClientKnew(t *testing.
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		client := etcd.Client("a")
 		for i := range 2 {
-			s, err := etcdlock.NewSession(client, etcdlock.WithTTL(tests.TTL))
+			s, err := etcdlock.NewSession(client, etcdlock.WithTTL(tests.TTL),
+				etcdlock.WithRestoreDelay(tests.TTL))
 			require.NoError(t, err)
 			if i == 0 {
 				knows(t, etcd, s)
@@ -733,7 +849,7 @@ func TestAMemberThatIsBehindCostsNoHold(t *testing.T) {
 func TestManyWaitForTheEndOfTheLockDelayAtLittleCost(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		const names = 500
-		s := tests.SessionOf(t, etcd, "a")
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithRestoreDelay(tests.TTL))
 		knows(t, etcd, s)
 		etcd.Restore(0, 1)
 		noticed := notices(t, s)
