@@ -480,6 +480,7 @@ func (all *inputs) ofDurations() {
 	}{
 		{"WithTTL", 100 * ms, etcdlock.WithTTL},
 		{"WithSafetyMargin", ms, etcdlock.WithSafetyMargin},
+		{"WithRestoreDelay", ms, etcdlock.WithRestoreDelay},
 		{"WithMaxHold", ms, lockOption(etcdlock.WithMaxHold)},
 		{"WithMinHold", ms, lockOption(etcdlock.WithMinHold)},
 		{"WithAcquireTimeout", ms, lockOption(etcdlock.WithAcquireTimeout)},
