@@ -214,6 +214,28 @@ func TestACrowdOfWaitsThatGiveUpIsNoStorm(t *testing.T) {
 	}
 }
 
+// Keys that have stayed for a least time have a lease each, which are given back at one pace.
+func TestTheLeasesOfKeysThatHaveStayedAreNoStorm(t *testing.T) {
+	const n, least = 500, 5 * time.Second
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(stormTTL))
+		crowd := crowdOf(t, s, n, etcdlock.WithMinHold(least))
+		lockAll(t, crowd)
+		for _, err := range together(crowd, unlock) {
+			require.NoError(t, err)
+		}
+		revokes := sent(etcd, fake.Revoke)
+		etcd.Intercept(failing(fake.Unavailable))
+		time.Sleep(least + 11*time.Second)
+		t.Logf("%d requests for %d leases", revokes(), n)
+		require.Positive(t, revokes())
+		require.LessOrEqual(t, revokes(), atFirst+11*budget)
+		etcd.Intercept(near)
+		time.Sleep(time.Second)
+		require.Empty(t, etcd.Keys(""))
+	})
+}
+
 // A crowd that has to give its keys back takes nothing from calls that want one.
 func TestLocksGetTheirShareBesideAStormOfUnlocks(t *testing.T) {
 	const n = 500
