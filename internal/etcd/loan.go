@@ -27,7 +27,7 @@ type granter interface {
 	) (*pb.LeaseGrantResponse, error)
 }
 
-// granterOf returns what grants the leases of a client whose IDs are drawn here, nil if nothing does.
+// granterOf returns what grants leases of drawn IDs to a client, nil if nothing does.
 func granterOf(client *clientv3.Client) granter {
 	if client.ActiveConnection() != nil {
 		return clientv3.RetryLeaseClient(client)
