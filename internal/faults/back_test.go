@@ -368,13 +368,13 @@ func TestS46ARestoreByTheBookLetsNoTwoHold(t *testing.T) {
 					a.getsALease()
 					b.getsALease()
 					saved := s.save(tr)
-					a.locks()
-					tr.phase(holds)
 					if way.bump == 0 {
 						writeOthers(tr, s.client(tr), 200) // else nothing shows that they are gone
 						b.getsALease()
 						tr.forgets()
 					}
+					a.locks()
+					tr.phase(holds)
 					proxy.Refuse()
 					proxy.Reset()
 					s.goBackAs(tr, 100*time.Millisecond, saved, way.bump, way.token)
