@@ -415,7 +415,7 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 		return c.Ask(ctx, r)
 	}
 	if t.HearOut {
-		ask = hearOut(ask)
+		ask = (&copies{send: ask}).ask
 	}
 	read, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, ask)
 	prompt := err == nil && time.Since(began) <= c.Timeout

@@ -72,53 +72,61 @@ func (c *callContext) Err() error {
 	return err
 }
 
-// hearOut is ask as an attempt calls it, for a transaction of which only one copy can succeed.
-// Where a copy finds that another one may have been carried out, it waits for the answers to the
-// others for a while, and what has succeeded is the answer to all.
+// copies are the copies of a transaction of which only one can succeed. Where one finds that another
+// may have been carried out, it waits for the answers to the others for a while, and what has
+// succeeded is the answer to all.
 //
 // (Do not take the first answer. With a dead endpoint two copies go out at once, and half of the
 // releases would not know that they have succeeded. TestTheCopiesOfAReleaseAreHeardOut.)
-func hearOut(
-	ask func(ctx context.Context, again bool) (Reading, error),
-) func(ctx context.Context, again bool) (Reading, error) {
-	var mu sync.Mutex
-	under := 0                // copies that are not answered
-	var waiting chan struct{} // closed once they are, or one has succeeded; nil if none waits
-	var succeeded *Reading
-	return func(ctx context.Context, again bool) (Reading, error) {
-		mu.Lock()
-		under++
-		mu.Unlock()
-		read, err := ask(ctx, again)
-		mu.Lock()
-		defer mu.Unlock()
-		if err == nil && read.Holds {
-			succeeded = &read
-		}
-		under--
-		if waiting != nil && (under == 0 || succeeded != nil) {
-			close(waiting)
-			waiting = nil
-		}
-		if err == nil && under > 0 && succeeded == nil {
-			if waiting == nil {
-				waiting = make(chan struct{})
-			}
-			others := waiting
-			late := time.NewTimer(attempt.ReadTimeout)
-			defer late.Stop()
-			mu.Unlock()
-			select {
-			case <-others:
-			case <-late.C:
-			case <-ctx.Done():
-			}
-			mu.Lock()
-		}
-		if err == nil && succeeded != nil {
-			return *succeeded, nil
-		}
-		return read, err
+type copies struct {
+	send func(ctx context.Context, again bool) (Reading, error)
+
+	mu        sync.Mutex
+	under     int           // copies that are not answered
+	waiting   chan struct{} // closed once they are, or one has succeeded; nil if none waits
+	succeeded bool
+	answer    Reading // to the copy that has
+}
+
+// ask sends a copy, as an attempt calls it.
+func (c *copies) ask(ctx context.Context, again bool) (Reading, error) {
+	c.mu.Lock()
+	c.under++
+	c.mu.Unlock()
+	read, err := c.send(ctx, again)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil && read.Holds {
+		c.succeeded, c.answer = true, read
+	}
+	c.under--
+	if c.waiting != nil && (c.under == 0 || c.succeeded) {
+		close(c.waiting)
+		c.waiting = nil
+	}
+	if err == nil && c.under > 0 && !c.succeeded {
+		c.awaitOthers(ctx)
+	}
+	if err == nil && c.succeeded {
+		return c.answer, nil
+	}
+	return read, err
+}
+
+// awaitOthers waits for the answers to the other copies for a while. It gives mu up meanwhile.
+func (c *copies) awaitOthers(ctx context.Context) {
+	if c.waiting == nil {
+		c.waiting = make(chan struct{})
+	}
+	others := c.waiting
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	late := time.NewTimer(attempt.ReadTimeout)
+	defer late.Stop()
+	select {
+	case <-others:
+	case <-late.C:
+	case <-ctx.Done():
 	}
 }
 
