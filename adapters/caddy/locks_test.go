@@ -24,7 +24,8 @@ func TestALockOutlivesItsConfigurations(t *testing.T) {
 	var err error
 	p.session, err = etcdlock.NewSession(p.client)
 	require.NoError(t, err)
-	storage, err := etcdlockcertmagic.New(p.session, "caddy/", &certmagic.FileStorage{Path: t.TempDir()})
+	files := &certmagic.FileStorage{Path: t.TempDir()}
+	storage, err := etcdlockcertmagic.New(p.session, "caddy/", files)
 	require.NoError(t, err)
 	storage.Logger = zap.New(observed)
 	l := locks{storage, p}

@@ -82,9 +82,10 @@ type lock struct {
 // New returns a Storage that keeps files in storage, and the lock of a name at the name behind
 // prefix in the etcd of s. All servers need the same prefix, such as "certmagic/". It does no I/O.
 //
-// The caller closes s when nothing uses the Storage any more: after certmagic's Cache.Stop, and after
-// certmagic.CleanUpOwnLocks, which unlocks. A Close before that gives the locks up, and each Unlock
-// logs it. The TTL of s is how long the locks of a server that has died remain. s needs no options.
+// The caller closes s when nothing uses the Storage any more: after certmagic's Cache.Stop, and
+// after certmagic.CleanUpOwnLocks, which unlocks. A Close before that gives the locks up, and each
+// Unlock logs it. The TTL of s is how long the locks of a server that has died remain. s needs no
+// options.
 func New(s *etcdlock.Session, prefix string, storage certmagic.Storage) (*Storage, error) {
 	if s == nil {
 		return nil, errors.New("etcdlockcertmagic: nil Session")

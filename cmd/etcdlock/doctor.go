@@ -326,8 +326,8 @@ func (d *doctor) keys(ctx context.Context, client *clientv3.Client) {
 	}
 }
 
-// leaseless says what n keys without a lease are, if none is a finding. form has the ones that other
-// programs have put, and that a lock could have.
+// leaseless says what n keys without a lease are, if none is a finding. form has the ones that
+// other programs have put, and that a lock could have.
 func leaseless(n int, form []string) string {
 	switch {
 	case n == 0:

@@ -79,7 +79,8 @@ func TestTheCommandGetsNoPassword(t *testing.T) {
 	run := starts(t, append([]string{"run", "--endpoints", e.addr}, tells...), secrets).exits(0)
 	require.Contains(t, run.stdout.String(), "has \n")
 	require.Equal(t, 1, strings.Count(run.stdout.String(), "1\n"), "only run itself has it")
-	run = starts(t, append([]string{"run", "--endpoints", e.addr, "--keep-secrets"}, tells...), secrets).exits(0)
+	args := append([]string{"run", "--endpoints", e.addr, "--keep-secrets"}, tells...)
+	run = starts(t, args, secrets).exits(0)
 	require.Contains(t, run.stdout.String(), "has secret\n")
 	require.Equal(t, []string{"ETCDCTL_USER=root", "A=b"},
 		withoutSecrets([]string{"ETCDCTL_USER=root:secret", "ETCDCTL_PASSWORD=secret", "A=b"}))

@@ -72,9 +72,9 @@ func (c *callContext) Err() error {
 	return err
 }
 
-// copies are the copies of a transaction of which only one can succeed. Where one finds that another
-// may have been carried out, it waits for the answers to the others for a while, and what has
-// succeeded is the answer to all.
+// copies are the copies of a transaction of which only one can succeed. Where one finds that
+// another may have been carried out, it waits for the answers to the others for a while, and what
+// has succeeded is the answer to all.
 //
 // (Do not take the first answer. With a dead endpoint two copies go out at once, and half of the
 // releases would not know that they have succeeded. TestTheCopiesOfAReleaseAreHeardOut.)

@@ -329,8 +329,8 @@ func TestS30WhoHasLivedThroughASetBackLeavesTheHolderItsTime(t *testing.T) {
 // the holder's key. A process that has used etcd before gets in once the holder, which is cut off,
 // knows that its hold is over.
 //
-//	b has used etcd | a snapshot | a holds, and is cut off | etcd is killed, restored, and started | b
-//	comes: it gets in
+//	b has used etcd | a snapshot | a holds, and is cut off | etcd is killed, restored, and started |
+//	b comes: it gets in
 func TestS46ARestoreByTheBookLetsNoTwoHold(t *testing.T) {
 	t.Parallel()
 	ways := []struct {

@@ -1114,9 +1114,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("outages", "TestTheLockDelayCountsTheTTLThatEtcdGrants")},
 	},
 	{
-		name:    "what a Session has met counts for ever",
-		why:     "Its TTL was a day. But it has left, and the Session has seen that.",
-		change:  in("queue.Place.headsLocked").drop("_.meetsLocked(_)"),
+		name: "what a Session has met counts for ever",
+		why:  "Its TTL was a day. But it has left, and the Session has seen that.",
+		change: in("queue.Line.meetsLocked").replace("_.delay.met = shown", "n.delay.met = n.delay.met.And(shown)").
+			in("queue.view.meetsLocked").replace("_.met = met", "d.met = d.met.And(met)"),
 		killers: []killer{inArea("outages", "TestTheLockDelayForgetsWhoHasLeft")},
 	},
 	{
@@ -3091,9 +3092,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("mutex", "TestAPanicInARequestBlocksNobody")},
 	},
 	{
-		name:    "a goroutine that the user's code ends tells nobody",
-		why:     "Goexit runs the deferred calls. But what others wait for is not in these (rule 29).",
-		change:  in("guard.Catch").replace("ended(_fall)", "if _fall == nil || _fall.value != nil { ended(_fall) }"),
+		name: "a goroutine that the user's code ends tells nobody",
+		why:  "Goexit runs the deferred calls. But what others wait for is not in these (rule 29).",
+		change: in("guard.Catch").replace("ended(_fall)",
+			"if _fall == nil || _fall.value != nil { ended(_fall) }"),
 		killers: []killer{inArea("outages", "TestNobodyElseFalls")},
 	},
 	{

@@ -402,9 +402,6 @@ func (p *Place) standsNoMoreLocked() {
 // headsLocked notes that p's key was seen where it is held, and what that says of other holds.
 func (p *Place) headsLocked() {
 	p.standsLocked(standingOf(p.Ticket.Kind, true))
-	if p.stands == behind {
-		p.line.meetsLocked(line.TTLs{})
-	}
 }
 
 // StaleLocked reports whether p was last seen in an epoch before.

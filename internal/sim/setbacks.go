@@ -100,7 +100,7 @@ func (j *judge) excusedLocked(b, other *belief) bool {
 
 // lockDelay is the longest time for which no hold begins after a Session has noticed a set-back.
 func (w *world) lockDelay() time.Duration {
-	if w.scenario != setBack {
+	if w.scenario != setBack && w.bug != staleReads {
 		return 0
 	}
 	return max(queue.DefaultRestoreDelay, w.mostTTL)

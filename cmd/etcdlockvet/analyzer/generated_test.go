@@ -50,7 +50,8 @@ type checker struct {
 func newChecker(t *testing.T) *checker {
 	fset := token.NewFileSet()
 	c := &checker{fset: fset, others: importer.ForCompiler(fset, "source", nil)}
-	file, err := parser.ParseFile(fset, "testdata/src/github.com/etcdlock/etcdlock/etcdlock.go", nil, 0)
+	const library = "testdata/src/github.com/etcdlock/etcdlock/etcdlock.go"
+	file, err := parser.ParseFile(fset, library, nil, 0)
 	require.NoError(t, err)
 	config := types.Config{Importer: c}
 	c.library, err = config.Check("github.com/etcdlock/etcdlock", fset, []*ast.File{file}, nil)
@@ -202,7 +203,8 @@ func (g *generator) fails() string {
 }
 
 func (g *generator) condition() string {
-	return g.one(g.fails()+" != nil", g.fails()+" == nil", "errors.Is("+g.fails()+", etcdlock.ErrLocked)",
+	return g.one(g.fails()+" != nil", g.fails()+" == nil",
+		"errors.Is("+g.fails()+", etcdlock.ErrLocked)",
 		g.hold()+" == nil", "look(ctx, "+g.fails()+")", "!("+g.err()+" != nil || "+g.hold()+" != nil)",
 		g.err()+" == nil && "+g.mutex()+".Status().Held", "true")
 }
