@@ -397,6 +397,40 @@ func TestS46ARestoreByTheBookLetsNoTwoHold(t *testing.T) {
 	}
 }
 
+// S46, of those who follow the runbook: they wait for the longest TTL while etcd is stopped. A process
+// that starts afterwards knows of no older hold, and needs not to.
+//
+//	a holds | a snapshot of before | etcd is killed | a's hold ends in its TTL | etcd is restored with
+//	a raised revision and another token | c, a new process, gets in at once, with a higher token; b,
+//	which has lived through it, a minute after it has noticed
+func TestS46TheRunbookOfARestoreLetsNoTwoHold(t *testing.T) {
+	t.Parallel()
+	prove(t, row{
+		id: "S46", name: "by the runbook", quick: 1, full: 1, noPeer: true,
+		fault: "etcd restored by the runbook, the longest TTL after it was stopped",
+		must:  "0 overlaps, tokens grow; a new process in <= 5 s, another in <= 1 min + 5 s",
+	}, func(tr *trial) {
+		const holds = 4 * ttl
+		s := startServers(tr, 1)
+		a, b := tr.partyOf("a", s.client(tr), holds), tr.partyOf("b", s.client(tr), holds)
+		a.getsALease()
+		b.getsALease()
+		saved := s.save(tr)
+		a.locks()
+		s.goBackAs(tr, holds+time.Second, saved, 1_000_000_000, "restored-1")
+		served := now()
+		a.loses(patience)
+		c := tr.partyOf("c", s.client(tr), holds).starts(context.Background())
+		c.getsIn(5 * time.Second)
+		c.p.unlocks()
+		next := b.starts(context.Background())
+		next.getsIn(time.Minute + 5*time.Second)
+		tr.figures.longest("time until all got in", next.at-served)
+		b.unlocks()
+		tr.must(side.Ours.Lost(a.releases(patience)), "a is not told of its loss")
+	})
+}
+
 // triesUntilIn begins to try again and again, until TryLock says nil or the trial ends.
 func (p *party) triesUntilIn() *wait {
 	ctx, cancel := context.WithCancel(context.Background())
