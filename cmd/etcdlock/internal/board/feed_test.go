@@ -111,7 +111,7 @@ func TestTheFeedHealsItself(t *testing.T) {
 	holds(t, client, "jobs/b", "second")
 	shows(t, b, "the next", func(p *board.Picture) bool { return held(p)["jobs/b"] == "second" })
 	server.Kill(0)
-	server.SetBack(before, true, false)
+	server.SetBack(before, true, false, false)
 	server.Boot(0)
 	shows(t, b, "what was restored", func(p *board.Picture) bool {
 		return len(held(p)) == 1 && held(p)["jobs/a"] == "first"
