@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -47,9 +48,7 @@ func (e *etcd) forge(t *testing.T, name, tail, text string, fields map[string]an
 	}
 	value := map[string]any{"owner": "o" + text, "host": "h" + text, "pid": 1, "info": "i" + text,
 		"mode": "m" + text, "since": time.Now(), "recallable": true}
-	for field, of := range fields {
-		value[field] = of
-	}
+	maps.Copy(value, fields)
 	stored, err := json.Marshal(value)
 	require.NoError(t, err)
 	_, err = e.client.Put(t.Context(), name+"/"+tail, string(stored), clientv3.WithLease(granted.ID))

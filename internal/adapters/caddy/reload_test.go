@@ -124,7 +124,7 @@ func TestALossIsLoggedByTheConfigurationOfNow(t *testing.T) {
 		10*time.Second, 10*time.Millisecond)
 	require.NoError(t, before.Unlock(t.Context(), "name"))
 	require.NotContains(t, logsBefore(), "lost")
-	for _, line := range strings.Split(logsAfter(), "\n") {
+	for line := range strings.SplitSeq(logsAfter(), "\n") {
 		if strings.Contains(line, "lost") {
 			require.Contains(t, line, `"logger":"caddy.storage.etcdlock"`)
 		}
