@@ -1116,7 +1116,8 @@ var mutants = []mutant{
 	{
 		name: "what a Session has met counts for ever",
 		why:  "Its TTL was a day. But it has left, and the Session has seen that.",
-		change: in("queue.Line.meetsLocked").replace("_.delay.met = shown", "n.delay.met = n.delay.met.And(shown)").
+		change: in("queue.Line.meetsLocked").
+			replace("_.delay.met = shown", "n.delay.met = n.delay.met.And(shown)").
 			in("queue.view.meetsLocked").replace("_.met = met", "d.met = d.met.And(met)"),
 		killers: []killer{inArea("outages", "TestTheLockDelayForgetsWhoHasLeft")},
 	},
