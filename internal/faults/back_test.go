@@ -399,8 +399,8 @@ func TestS46ARestoreByTheBookLetsNoTwoHold(t *testing.T) {
 	}
 }
 
-// S46, by the runbook: etcd stays stopped for the longest TTL. A process that starts afterwards knows
-// of no older hold, and needs not to.
+// S46, by the runbook: etcd stays stopped for the longest TTL. A process that starts afterwards
+// knows of no older hold, and needs not to.
 //
 //	a holds | a snapshot of before | etcd is killed | a's hold ends in its TTL | etcd is restored
 //	with a raised revision and another token | c, a new process, gets in at once, with a higher
