@@ -439,6 +439,7 @@ var fallsIn = map[string]func(w *world){
 		w.falls(renews, 1, 1) // on a stream that has answered
 		time.Sleep(2 * tests.TTL)
 		tests.RequireHolds(w.T, h)
+		synctest.Wait()
 		require.Equal(w, 1, told)
 		require.NoError(w, s.Close(context.Background()))
 	},
@@ -634,6 +635,7 @@ var fallsIn = map[string]func(w *world){
 		}
 		s := w.other("traced", etcdlock.WithTrace(trace))
 		w.mustReturn(w.calls(w.does(s)), time.Second)
+		synctest.Wait()
 		require.Equal(w, 3, told, "of the lease, of the hold, and of its end")
 	},
 	"a logger": func(w *world) {

@@ -109,10 +109,10 @@ func TestARestoreWithARaisedRevisionIsNoticed(t *testing.T) {
 // look like answers of the etcd of before.
 func TestARaisedRevisionIsNoticedByAWatch(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		var noticed []etcdlock.SetBackEvent
+		noticed := make(chan etcdlock.SetBackEvent, 10)
 		a := tests.SessionOf(t, etcd, "a")
 		b := tests.SessionOf(t, etcd, "b", etcdlock.WithTrace(&etcdlock.Trace{
-			SetBack: func(_ context.Context, e etcdlock.SetBackEvent) { noticed = append(noticed, e) },
+			SetBack: func(_ context.Context, e etcdlock.SetBackEvent) { noticed <- e },
 		}))
 		knows(t, etcd, a)
 		etcd.DeleteKey("something else")
@@ -131,7 +131,7 @@ func TestARaisedRevisionIsNoticedByAWatch(t *testing.T) {
 		etcd.RestoreRaised(snapshot, byTheBook, true)
 		time.Sleep(10 * time.Millisecond)
 		require.Len(t, noticed, 1)
-		require.Equal(t, known, noticed[0].Known)
+		require.Equal(t, known, (<-noticed).Known)
 		in := tests.SoonOr(t, later, "b does not get in")
 		require.ErrorIs(t, context.Cause(held.hold), etcdlock.ErrExpired)
 		require.NoError(t, in.unlock(t.Context()))
