@@ -164,7 +164,7 @@ var companies = []company{
 			_, err = sem.Acquire(w.waits, most)
 			require.NoError(w, err)
 			sem = w.semaphore(most)
-			w.each(func(ctx context.Context, _ int) { w.came(sem.Acquire(ctx, 1)) })
+			w.inTurn(func(ctx context.Context) { w.came(sem.Acquire(ctx, 1)) })
 		}},
 	{name: "tries for permits wait for the put of the first, which has to wait", waits: true,
 		other: true, come: func(w *world) {

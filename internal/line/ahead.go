@@ -269,11 +269,11 @@ func (a Ahead) Without(gone func(Entry) bool) Ahead {
 	return a
 }
 
-// ToldBy returns a with the TTLs of all contenders before own, as a range has read them.
-func (a Ahead) ToldBy(name string, own Entry, newest *pb.RangeResponse) Ahead {
-	a.TTLs = Of(name, newest.GetKvs()).Before(own).TTLs()
-	a.Untold = a.Untold || newest.GetMore()
-	return a
+// TTLsBefore is what is known of the TTLs of all contenders before own, as a range has read them.
+func TTLsBefore(name string, own Entry, newest *pb.RangeResponse) TTLs {
+	t := Of(name, newest.GetKvs()).Before(own).TTLs()
+	t.Untold = t.Untold || newest.GetMore()
+	return t
 }
 
 // Clear reports whether the place waits for no contender, so that it may hold.

@@ -39,11 +39,14 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 	if length != 0 {
 		s.length = int(read.Ranges[1].GetCount())
 	}
+	var told line.TTLs
+	if tells {
+		told = line.TTLsBefore(p.Ticket.Name, p.Ticket.Entry(), read.Ranges[2])
+	}
 	p.keys.mu.Lock()
 	p.Ahead = p.Ticket.WhoHolds(p.Ahead, read.Ranges[0])
 	if tells {
-		p.told = true
-		p.Ahead = p.Ahead.ToldBy(p.Ticket.Name, p.Ticket.Entry(), read.Ranges[2])
+		p.told, p.Ahead.TTLs = true, told
 	}
 	p.line.meetsLocked(p.Ahead.TTLs)
 	strays := p.Ahead.Strays

@@ -14,6 +14,7 @@ func newTraced(seed uint64) *world {
 	w.story, w.names, w.each, w.crowd, w.many = traced, []string{"a"}, 1, 0, false
 	w.reading, w.permits, w.limit = r.IntN(5), r.IntN(5), 2
 	w.ttl, w.ends = tracedTTL, time.Now().Add(tracedLast)
+	w.mostTTL, w.cluster.leastTTL, w.raises = w.ttl, 0, false
 	j := w.judge
 	j.names, j.sharing, j.calm, j.peaceful, j.strict, j.stale = w.names, false, false, false, false, 0
 	w.scenario, w.schedule = mixed, nil
