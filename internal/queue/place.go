@@ -369,6 +369,9 @@ func (p *Place) doubtLocked() {
 	}
 	p.doubtful = true
 	d.doubting, d.doubted = p.Ticket.Rev(), time.Now().Add(max(k.TTL, p.Lease.TTL))
+	if k.newest == nil || p.Ticket.Rev() > k.newest.Ticket.Rev() {
+		k.newest = p
+	}
 	if k.doubted = append(k.doubted, p); !k.decides {
 		k.decides = true
 		k.tasks.Go(k.decideDoubts)

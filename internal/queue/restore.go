@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -177,6 +176,7 @@ func (k *Keys) verified(read *etcd.Epoch) bool {
 // are all.
 type doubt struct {
 	doubted []*Place // whose lines wait for the next decision
+	newest  *Place   // of them, the one whose key was put last
 	decides bool     // a decision is under way
 
 	// decided ends with the next decision; nil while no line has waited for one.
@@ -194,10 +194,9 @@ func (k *Keys) decideDoubts() {
 			k.mu.Unlock()
 			return
 		}
-		last := slices.MaxFunc(doubted, func(a, b *Place) int {
-			return cmp.Compare(a.Ticket.Rev(), b.Ticket.Rev())
-		})
+		last := k.newest // (do not seek it here: a lease may have had 10,000 keys)
 		key, put := last.Ticket.Key, last.Ticket.Rev()
+		k.newest = nil
 		k.mu.Unlock()
 		k.decideBy(doubted, key, put, max(k.TTL, last.Lease.TTL))
 	}
