@@ -162,7 +162,7 @@ func Do[R any](
 		err = a.fails(ctx, Foreign(err))
 	}
 	retry.note(err, c.Several())
-	if err == errBusy { // what has failed before says more
+	if _, busy := err.(*busyError); busy { // what has failed before says more
 		return r, several, cmp.Or(retry.last, err)
 	}
 	retry.last = err
@@ -271,7 +271,7 @@ func (a *flight) wait(ctx context.Context, most time.Duration, w *window) error 
 	default:
 		w.end(time.Now()) // its turn has come just now
 	}
-	return errBusy
+	return &busyError{w.pause.last}
 }
 
 // done ends the attempt, which has ended with err, and all its requests. It returns how many
@@ -316,7 +316,7 @@ func (a *flight) fails(ctx context.Context, err error) error {
 		if overloaded {
 			m.overloaded(a.sent, now)
 		}
-		if w := m.paced(a.policy); Refused(err) {
+		if w := m.paced(a.policy); answered {
 			w.goesOn(now)
 		} else if failed {
 			a.c.link.pausesLocked(w, w.fails(err, a.c.Several(), a.sent, now))
@@ -488,6 +488,7 @@ func (w *window) fails(err error, several bool, sent, now time.Time) time.Durati
 		return 0
 	}
 	w.pause.note(err, several)
+	w.pause.last = err
 	pause := Jitter(w.pause.next())
 	w.from = now.Add(pause)
 	w.halve(sent, now, min(w.size, firstWindow))

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 func TestABackoffDoublesUpToHalfASecond(t *testing.T) {
@@ -70,6 +72,42 @@ func TestAnAttemptAfterOneWithoutAnAnswerMayTakeTwiceAsLong(t *testing.T) {
 			})
 			require.Equal(t, answer, err)
 			require.Equal(t, err == ErrNoAnswer, b.unanswered > 0)
+		}
+	})
+}
+
+// While a window stands still, because etcd has failed other attempts, the error of one that waits
+// names theirs. Otherwise it is an error like any of a request that was not sent.
+func TestAnAttemptThatWaitsForThePaceNamesWhyItDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := caller(context.Background())
+		down := status.Error(codes.Unavailable, "etcdserver: request timed out")
+		answers := func(err error) func(context.Context, bool) (int, error) {
+			return func(context.Context, bool) (int, error) { return 0, err }
+		}
+		_, _, err := Do(t.Context(), c, &Backoff{Policy: Put}, time.Hour, answers(down))
+		require.Equal(t, down, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, _, err = Do(ctx, c, &Backoff{Policy: Put}, time.Hour, answers(nil))
+		require.EqualError(t, err, "etcd is busy: no request was sent: "+down.Error())
+		require.ErrorIs(t, err, ErrUnreachable)
+		require.True(t, NotApplied(err) && Absent(err))
+		require.False(t, Overloaded(err) || Refused(err) || Settles(err) || IsAnswer(err))
+		require.False(t, Is(err, rpctypes.ErrTimeout))
+	})
+}
+
+// An answer about one call, whatever it says, has the others wait for nothing.
+func TestAnAnswerThatIsAnErrorMakesNoPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := caller(context.Background())
+		for _, answer := range []error{rpctypes.ErrLeaseNotFound, rpctypes.ErrPermissionDenied, nil} {
+			start := time.Now()
+			_, _, err := Do(t.Context(), c, &Backoff{Policy: Put}, time.Hour,
+				func(context.Context, bool) (int, error) { return 0, answer })
+			require.Equal(t, answer, err)
+			require.Zero(t, time.Since(start))
 		}
 	})
 }

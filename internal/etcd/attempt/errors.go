@@ -14,8 +14,19 @@ import (
 	"github.com/etcdlock/etcdlock/internal/guard"
 )
 
-// errBusy says that a request was not sent because etcd was still busy with earlier ones.
-var errBusy error = &unreachableError{errors.New("etcd is busy: no request was sent")}
+// A busyError says that a request was not sent because etcd was still busy with earlier ones, or
+// has failed them.
+type busyError struct{ last error } // of the earlier ones, nil if they have not failed
+
+func (e *busyError) Error() string {
+	const text = "etcd is busy: no request was sent"
+	if e.last == nil {
+		return text
+	}
+	return text + ": " + e.last.Error()
+}
+
+func (e *busyError) Unwrap() error { return ErrUnreachable }
 
 var (
 	// ErrNoAnswer says that etcd did not answer in all the time that an attempt may take.
@@ -106,6 +117,9 @@ var classOf = map[error]class{
 // client passes it on, as it was on the wire, inside another error, or as the reason for a
 // cancelled watch, which etcd sends as text.
 func answerIn(err error) (answer rpctypes.EtcdError, ok bool) {
+	if _, busy := err.(*busyError); busy { // which names an answer to another request
+		return answer, false
+	}
 	for ; err != nil; err = errors.Unwrap(err) {
 		if answer, ok = rpctypes.Error(err).(rpctypes.EtcdError); ok {
 			return answer, true

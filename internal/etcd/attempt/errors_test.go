@@ -273,7 +273,7 @@ func TestSilenceAndWhatIsAboutEtcdItselfAreNoAnswers(t *testing.T) {
 			require.False(t, IsAnswer(err), "%v, %s", answer, form)
 		}
 	}
-	for _, err := range []error{ErrNoAnswer, errBusy, context.Canceled, context.DeadlineExceeded} {
+	for _, err := range []error{ErrNoAnswer, &busyError{}, context.Canceled, context.DeadlineExceeded} {
 		require.False(t, IsAnswer(err), "%v", err)
 	}
 }
@@ -303,10 +303,10 @@ func TestAnAnswerIsToldInEachForm(t *testing.T) {
 func TestWhatSaysThatEtcdHasTooMuchToDo(t *testing.T) {
 	for err, want := range map[error]bool{
 		nil: false, ErrNoAnswer: true, rpctypes.ErrTooManyRequests: true, rpctypes.ErrTimeout: true,
-		rpctypes.ErrNoLeader: false, rpctypes.ErrLeaseNotFound: false, errBusy: false,
+		rpctypes.ErrNoLeader: false, rpctypes.ErrLeaseNotFound: false, &busyError{}: false,
 		ErrUnreachable: false,
 	} {
 		require.Equal(t, want, Overloaded(err), "%v", err)
 	}
-	require.True(t, NotApplied(errBusy), "nothing was sent")
+	require.True(t, NotApplied(&busyError{}), "nothing was sent")
 }

@@ -51,7 +51,7 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 					order = append(order, i)
 					under = append(under, a)
 				} else {
-					require.Equal(t, errBusy, err)
+					require.Equal(t, &busyError{}, err)
 				}
 			}()
 			synctest.Wait()
@@ -65,7 +65,7 @@ func TestAttemptsBeginInTurn(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, order)
 		for _, a := range under[:2] {
-			a.done(errBusy)
+			a.done(&busyError{})
 			synctest.Wait()
 		}
 		require.Equal(t, []int{1, 3}, order)
@@ -128,14 +128,14 @@ func TestATurnThatNobodyTakesIsHandedOn(t *testing.T) {
 			for _, ctx := range []context.Context{leaving, ctx} {
 				go func() {
 					if a, err := begins(ctx, c, Ordinary); err == nil {
-						a.done(errBusy)
+						a.done(&busyError{})
 					}
 					over.Add(1)
 				}()
 				synctest.Wait()
 			}
 			leave()
-			first.done(errBusy) // most of the time before it has seen that it is to leave
+			first.done(&busyError{}) // most of the time before it has seen that it is to leave
 			synctest.Wait()
 			require.EqualValues(t, 2, over.Load())
 			require.Zero(t, c.link.limiter.others.under)
@@ -162,7 +162,7 @@ func TestAReportOfASilentConnectionNamesThePingsOnce(t *testing.T) {
 		c.conn = conn
 		for range 2 { // in each silence
 			require.False(t, names(ErrUnreachable, time.Hour))
-			require.False(t, names(errBusy, time.Hour))
+			require.False(t, names(&busyError{}, time.Hour))
 			require.False(t, names(ErrNoAnswer, 13*time.Second), "pings may be on their way")
 			require.True(t, names(ErrNoAnswer, 22*time.Second))
 			require.False(t, names(ErrNoAnswer, 32*time.Second), "it did")
