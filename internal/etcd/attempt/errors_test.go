@@ -273,7 +273,9 @@ func TestSilenceAndWhatIsAboutEtcdItselfAreNoAnswers(t *testing.T) {
 			require.False(t, IsAnswer(err), "%v, %s", answer, form)
 		}
 	}
-	for _, err := range []error{ErrNoAnswer, &busyError{}, context.Canceled, context.DeadlineExceeded} {
+	for _, err := range []error{
+		ErrNoAnswer, &busyError{}, context.Canceled, context.DeadlineExceeded,
+	} {
 		require.False(t, IsAnswer(err), "%v", err)
 	}
 }
