@@ -20,36 +20,33 @@ import (
 var endpoints []string
 
 func Example() {
-	ctx := context.Background()
+	work := func(context.Context) error {
+		fmt.Println("only one process at a time is here")
+		return nil
+	}
+
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints:            endpoints, // such as localhost:2379
-		DialKeepAliveTime:    10 * time.Second,
+		Endpoints:            endpoints,
+		DialKeepAliveTime:    10 * time.Second, // pings find a dead connection
 		DialKeepAliveTimeout: 3 * time.Second,
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
-
-	mu, err := etcdlock.New(client, "orders/42")
+	session, err := etcdlock.NewSession(client, etcdlock.WithLogger(slog.Default()))
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer mu.Close(ctx)
-
-	wait, cancel := context.WithTimeout(ctx, 10*time.Second) // for the lock, not for the work
-	defer cancel()
-	if err := mu.Lock(wait); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	err = session.Do(ctx, "orders/42", func(ctx context.Context) error {
+		return work(ctx) // ctx ends if the lock is lost, and after the 10 s for wait and work
+	})
+	cancel()
+	err = errors.Join(err, session.Close(context.Background()), client.Close())
+	if err != nil {
 		log.Fatal(err)
 	}
-	hold := mu.Context(ctx) // ends if the lock is lost
-
-	fmt.Println("critical section, context:", hold.Err())
-
-	if err := mu.Unlock(ctx); err != nil { // nil: held without a break
-		log.Fatal(err)
-	}
-	// Output: critical section, context: <nil>
+	// Output: only one process at a time is here
 }
 
 // A job that every replica starts at the same time, and one of them runs.

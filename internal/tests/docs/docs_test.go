@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/etcdlock/etcdlock/internal/sim"
 )
 
 // The tests read files by their paths in the repository.
@@ -101,11 +104,40 @@ func TestTheCodeOfThePagesIsTested(t *testing.T) {
 	shown := 0
 	for page, text := range docs(t) {
 		for _, block := range fence.FindAllStringSubmatch(text, -1) {
+			if strings.HasPrefix(block[1], "package main\n") {
+				continue // it is run as it stands
+			}
 			shown++
 			require.Contains(t, files.String(), leading.ReplaceAllString(block[1], ""), page)
 		}
 	}
 	require.Positive(t, shown)
+}
+
+// The program of README.md is compiled and run, with an etcd in memory at the address that it names.
+// The example of the package does the same, line by line.
+func TestTheProgramOfTheReadmeRuns(t *testing.T) {
+	_, program, found := strings.Cut(docs(t)["README.md"], "\n```go\npackage main\n")
+	require.True(t, found)
+	program, _, _ = strings.Cut(program, "\n```\n")
+	_, example, found := strings.Cut(sources(t, "example_test.go"), "\nfunc Example() {\n")
+	require.True(t, found)
+	_, main, found := strings.Cut(program, "\nfunc main() {\n")
+	require.True(t, found)
+	main, _, _ = strings.Cut(main, "\n}\n")
+	require.Less(t, strings.Count(main, "\n"), 25)
+	main = strings.ReplaceAll(main, `[]string{"localhost:2379"}`, "endpoints")
+	require.Contains(t, example, "\n"+main)
+
+	endpoint, etcd, err := sim.Serve()
+	require.NoError(t, err)
+	defer etcd.Stop()
+	file := filepath.Join(t.TempDir(), "main.go")
+	source := "package main\n" + strings.ReplaceAll(program, "localhost:2379", endpoint)
+	require.NoError(t, os.WriteFile(file, []byte(source), 0o600))
+	said, err := exec.CommandContext(t.Context(), "go", "run", file).CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	require.Contains(t, string(said), "only one process at a time is here")
 }
 
 // A client of a page, or of an example, has keepalive pings: without them it may keep a dead
@@ -200,6 +232,18 @@ func TestEachPromiseNamesWhatShowsIt(t *testing.T) {
 			require.Contains(t, proof, "\n| "+row+" |", promise)
 		}
 	}
+}
+
+// The pages for users have at most 30,000 words, code aside: what is added makes room for itself.
+func TestThePagesStayShort(t *testing.T) {
+	code := regexp.MustCompile("(?s)\n```.*?\n```\n")
+	words := 0
+	for page, text := range docs(t) {
+		if strings.HasPrefix(page, "docs/") || page == "README.md" {
+			words += len(strings.Fields(code.ReplaceAllString(text, "\n")))
+		}
+	}
+	require.LessOrEqual(t, words, 30_000)
 }
 
 // A row of a table is one line: a line break in it ends the table.
@@ -301,8 +345,8 @@ func TestTheRatiosAreThoseOfTheRun(t *testing.T) {
 	}
 }
 
-// The ten figures of docs/performance.md are those of the run's first setup. The README has two of
-// them.
+// The ten figures of docs/performance.md are those of the run's first setup. README.md has some of
+// them, for the first two columns.
 func TestTheTenFiguresAreThoseOfTheRun(t *testing.T) {
 	columns := []string{
 		"etcdlock", "concurrency.Mutex", "go-zookeeper Lock", "rueidislock",
@@ -314,6 +358,7 @@ func TestTheTenFiguresAreThoseOfTheRun(t *testing.T) {
 		docs(t)["docs/performance.md"], -1)
 	require.Len(t, rows, 10)
 	option := regexp.MustCompile(`With\w+\(\w+\)`)
+	inReadme := 0
 	for _, row := range rows {
 		cells := strings.Split(row[4], " | ")
 		require.Len(t, cells, len(columns), row[0])
@@ -336,7 +381,15 @@ func TestTheTenFiguresAreThoseOfTheRun(t *testing.T) {
 			require.Contains(t, strings.Join(strings.Fields(docs(t)["README.md"]), " "), "takes "+cells[0]+
 				" after a hold of 5 ms, where `concurrency.Mutex` takes "+cells[1])
 		}
+		both := fmt.Sprintf("\n| %s | %s | %s |\n", row[1], cells[0], cells[1])
+		if strings.Contains(docs(t)["README.md"], both) {
+			inReadme++
+		}
 	}
+	_, table, found := strings.Cut(docs(t)["README.md"], "\n| | etcdlock | `concurrency.Mutex` |\n")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	require.Equal(t, strings.Count(table, "\n"), inReadme, "a row of README.md is not of the run")
 }
 
 // A benchRun is what these tests read of a record of internal/bench.
