@@ -9,8 +9,8 @@
 //		})
 //	}
 //
-// A process makes one [Session], with [NewSession], and closes it at the end. A [Mutex] from [New]
-// has one name and a lease of its own. See the package example for a whole program.
+// A process makes one [Session], with [NewSession], and closes it at the end. A [Mutex] from
+// [NewMutex] has one name and a lease of its own. See the package example for a whole program.
 //
 // # What is guaranteed
 //
@@ -30,10 +30,8 @@
 // resource refuse a token lower than the highest it has seen. For writes to etcd, put
 // [Mutex.IsOwner] in the If of the transaction.
 //
-// If an operator takes the key away ([Break], a revoked lease), the holder learns it within
-// milliseconds, about a second if it has just begun to hold, or a third of the TTL if its Session
-// has more than 100 names. Until then only the token protects.
-// [Recall] gets a lock back from a living holder without such an overlap.
+// If an operator takes the key away ([Break], a revoked lease), only the token protects until the
+// holder learns it. [Recall] gets a lock back from a living holder without such an overlap.
 //
 // When etcd is restored or wiped, tokens may start again. A Session that notices this begins no
 // hold before each older one must have ended; see [WithRestoreDelay]. A process that starts
@@ -62,7 +60,7 @@
 //
 // # Waiting
 //
-//	New ──Lock──▶ local line ──▶ etcd's line ──▶ held ──Unlock──▶ free
+//	free ─Lock──▶ local line ──▶ etcd's line ──▶ held ──Unlock──▶ free
 //	              goroutines     put name/uuid     │
 //	              of a Session   wait until no     ├─ lease expired, key deleted: ErrLost
 //	                             key is before     ├─ WithMaxHold: ErrMaxHold
@@ -76,9 +74,9 @@
 // # Cost
 //
 // An uncontended Lock is one request and one Raft entry, and so is Unlock. TryLock of a taken name
-// is one read, or nothing if the same Session holds it. A hand-over is the release and one event.
-// In a line of more than nine it may take one read more. A [Session] costs one renewal per third of
-// the TTL, for any number of names. Idle holds and waits cost little more. See docs/performance.md.
+// is one read, or nothing if the same Session holds it. A hand-over is the release and one event. A
+// [Session] costs one renewal per third of the TTL, for any number of names. Idle holds and waits
+// cost little more. See docs/performance.md.
 //
 // # Panics
 //

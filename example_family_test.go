@@ -112,7 +112,7 @@ func ExampleBreak() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	stuck, err := etcdlock.New(client, "jobs/import", etcdlock.WithOwner("worker-3"))
+	stuck, err := etcdlock.NewMutex(client, "jobs/import", etcdlock.WithOwner("worker-3"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func ExampleRecall() {
 	defer client.Close()
 	ctx := context.Background()
 	leads := func(who string, work func(ctx context.Context)) {
-		mu, err := etcdlock.New(client, "leader/billing", etcdlock.WithOwner(who),
+		mu, err := etcdlock.NewMutex(client, "leader/billing", etcdlock.WithOwner(who),
 			etcdlock.WithRecall(30*time.Second))
 		if err != nil {
 			log.Fatal(err)
@@ -236,7 +236,7 @@ func ExampleTrace() {
 	defer client.Close()
 	ctx := context.Background()
 	events := make(chan string, 10)
-	mu, err := etcdlock.New(client, "exports", etcdlock.WithTrace(&etcdlock.Trace{
+	mu, err := etcdlock.NewMutex(client, "exports", etcdlock.WithTrace(&etcdlock.Trace{
 		Acquired: func(_ context.Context, e etcdlock.AcquiredEvent) {
 			events <- fmt.Sprintf("%s: acquired behind %d", e.Name, e.Ahead)
 		},
@@ -292,7 +292,7 @@ func ExampleWithRecall() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "reindex", etcdlock.WithRecall(time.Second/2))
+	mu, err := etcdlock.NewMutex(client, "reindex", etcdlock.WithRecall(time.Second/2))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -322,12 +322,12 @@ func ExampleWithAsk() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	reindex, err := etcdlock.New(client, "search", etcdlock.WithRecall(time.Minute))
+	reindex, err := etcdlock.NewMutex(client, "search", etcdlock.WithRecall(time.Minute))
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer reindex.Close(ctx)
-	urgent, err := etcdlock.New(client, "search", etcdlock.WithAsk(etcdlock.RecallRequest{
+	urgent, err := etcdlock.NewMutex(client, "search", etcdlock.WithAsk(etcdlock.RecallRequest{
 		By: "import", Reason: "new articles", Grace: 10 * time.Second,
 	}))
 	if err != nil {
@@ -368,12 +368,12 @@ func ExampleContenders() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	holder, err := etcdlock.New(client, "nightly", etcdlock.WithOwner("machine 1"))
+	holder, err := etcdlock.NewMutex(client, "nightly", etcdlock.WithOwner("machine 1"))
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer holder.Close(ctx)
-	waiter, err := etcdlock.New(client, "nightly", etcdlock.WithOwner("machine 2"))
+	waiter, err := etcdlock.NewMutex(client, "nightly", etcdlock.WithOwner("machine 2"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -447,7 +447,7 @@ func ExampleRWMutex_RDo() {
 func ExampleMutex_Lead() {
 	client := exampleClient()
 	defer client.Close()
-	mu, err := etcdlock.New(client, "svc/leader", etcdlock.WithInfo("10.0.0.1:8080"))
+	mu, err := etcdlock.NewMutex(client, "svc/leader", etcdlock.WithInfo("10.0.0.1:8080"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -474,7 +474,7 @@ func ExampleMutex_Lead_rollingUpdate() {
 	leads := make(chan string, 10)
 	var replicas sync.WaitGroup
 	start := func(version string) {
-		mu, err := etcdlock.New(client, "svc/rolling",
+		mu, err := etcdlock.NewMutex(client, "svc/rolling",
 			etcdlock.WithInfo(version), etcdlock.WithRecall(30*time.Second))
 		if err != nil {
 			log.Fatal(err)
@@ -518,7 +518,7 @@ func ExampleWithInfo() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "svc/one", etcdlock.WithInfo("10.0.0.1:8080"))
+	mu, err := etcdlock.NewMutex(client, "svc/one", etcdlock.WithInfo("10.0.0.1:8080"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -539,7 +539,7 @@ func ExampleMutex_SetInfo() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "svc/served", etcdlock.WithInfo("starting"))
+	mu, err := etcdlock.NewMutex(client, "svc/served", etcdlock.WithInfo("starting"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -569,7 +569,7 @@ func ExampleWatchHolder() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	leader, err := etcdlock.New(client, "svc/proxied", etcdlock.WithInfo("10.0.0.1:8080"))
+	leader, err := etcdlock.NewMutex(client, "svc/proxied", etcdlock.WithInfo("10.0.0.1:8080"))
 	if err != nil {
 		log.Fatal(err)
 	}

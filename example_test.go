@@ -57,7 +57,7 @@ func ExampleMutex_TryDo() {
 
 	report := func(ctx context.Context) error {
 		fmt.Println("writing tonight's report")
-		replica, err := etcdlock.New(client, "cron/report")
+		replica, err := etcdlock.NewMutex(client, "cron/report")
 		if err != nil {
 			return err
 		}
@@ -67,7 +67,7 @@ func ExampleMutex_TryDo() {
 		return nil
 	}
 
-	mu, err := etcdlock.New(client, "cron/report")
+	mu, err := etcdlock.NewMutex(client, "cron/report")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func ExampleMutex_Do() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "migrations")
+	mu, err := etcdlock.NewMutex(client, "migrations")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func ExampleMutex_IsOwner() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "config")
+	mu, err := etcdlock.NewMutex(client, "config")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func ExampleMutex_Token() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "accounts/7")
+	mu, err := etcdlock.NewMutex(client, "accounts/7")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func ExampleLockedError() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	holder, err := etcdlock.New(client, "stock", etcdlock.WithOwner("checkout"))
+	holder, err := etcdlock.NewMutex(client, "stock", etcdlock.WithOwner("checkout"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func ExampleLockedError() {
 		log.Fatal(err)
 	}
 
-	mu, err := etcdlock.New(client, "stock")
+	mu, err := etcdlock.NewMutex(client, "stock")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func ExampleWithTTL() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "reports", etcdlock.WithTTL(time.Minute))
+	mu, err := etcdlock.NewMutex(client, "reports", etcdlock.WithTTL(time.Minute))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -321,7 +321,7 @@ func ExampleWithSafetyMargin() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "uploads",
+	mu, err := etcdlock.NewMutex(client, "uploads",
 		etcdlock.WithTTL(20*time.Second), etcdlock.WithSafetyMargin(5*time.Second))
 	if err != nil {
 		log.Fatal(err)
@@ -355,7 +355,7 @@ func ExampleWithOwner() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "invoices", etcdlock.WithOwner("billing, release 7"))
+	mu, err := etcdlock.NewMutex(client, "invoices", etcdlock.WithOwner("billing, release 7"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -379,7 +379,7 @@ func ExampleWithReentrancy() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "tree", etcdlock.WithReentrancy())
+	mu, err := etcdlock.NewMutex(client, "tree", etcdlock.WithReentrancy())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -407,7 +407,7 @@ func ExampleWithMaxHold() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "sync", etcdlock.WithMaxHold(50*time.Millisecond))
+	mu, err := etcdlock.NewMutex(client, "sync", etcdlock.WithMaxHold(50*time.Millisecond))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -493,7 +493,7 @@ func ExampleWithLogger() {
 		return a
 	}}
 	logger := slog.New(slog.NewTextHandler(os.Stdout, plain))
-	mu, err := etcdlock.New(client, "imports", etcdlock.WithLogger(logger))
+	mu, err := etcdlock.NewMutex(client, "imports", etcdlock.WithLogger(logger))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -556,7 +556,7 @@ func ExampleWithLinger() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "cursor", etcdlock.WithLinger(10*time.Second))
+	mu, err := etcdlock.NewMutex(client, "cursor", etcdlock.WithLinger(10*time.Second))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -580,7 +580,7 @@ func ExampleMutex_Locker() {
 	client := exampleClient()
 	defer client.Close()
 	ctx := context.Background()
-	mu, err := etcdlock.New(client, "queue")
+	mu, err := etcdlock.NewMutex(client, "queue")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -9,10 +9,13 @@ import (
 	"github.com/etcdlock/etcdlock/internal/hold"
 )
 
-// A Session is one lease, kept alive, that any number of Mutexes share. Use one Session for many
-// names: they then cost one lease, one renewal per third of the TTL, and one watch for each name
-// that is held for more than a second, if the Session holds at most a hundred. They also share one
-// fate: if the lease is lost, all of them are.
+// A Session is one lease, kept alive, that any number of locks share.
+//
+//	err := session.Do(ctx, name, fn) // or h, err := session.Lock(ctx, name), then h.Unlock(ctx)
+//
+// Use one Session for many names: they then cost one lease, one renewal per third of the TTL, and
+// one watch for each name that is held for more than a second, if the Session holds at most a
+// hundred. They also share one fate: if the lease is lost, all of them are.
 //
 // A Session replaces a lost lease for the next acquisition. When nothing was held or waited for
 // during two TTLs it gives the lease back by itself and has no goroutine until it is used again.
@@ -43,8 +46,7 @@ func (s *Session) Lease() clientv3.LeaseID {
 	return s.engine.Lease()
 }
 
-// Mutex returns a Mutex for name on the Session's lease. It does no I/O. Mutexes of the same name
-// exclude each other, whichever Session they are from.
+// Mutex returns a Mutex for name on the Session's lease. It does no I/O.
 func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
 	return s.newMutex(name, forMutex, opts)
 }
@@ -107,8 +109,7 @@ func (s *Session) configured(name string, of use, opts []Option) (*hold.Config, 
 // it until it calls Unlock on the Hold; nothing has to be closed.
 //
 // It is for names that come with the work. It costs as much as the Lock of a Mutex that is used
-// again, and has the same errors. An invalid name, or an option that a Mutex refuses, is an error
-// at once.
+// again, and has the same errors.
 func (s *Session) Lock(ctx context.Context, name string, opts ...Option) (*Hold, error) {
 	return s.lock(ctx, name, opts, hold.Request{})
 }
@@ -129,13 +130,26 @@ func (s *Session) Do(
 	})
 }
 
-// TryDo is Do with TryLock in place of Lock.
+// TryDo is Do with TryLock in place of Lock. If this lock was taken, the error is [ErrNotRun] and
+// [ErrLocked]; without ErrNotRun, ErrLocked is fn's own.
 func (s *Session) TryDo(
 	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
 ) error {
 	return doWith(ctx, "TryDo", fn, func() (*Hold, error) {
 		return s.lock(ctx, name, opts, hold.Request{Try: true, Runs: true})
 	})
+}
+
+// Lead calls fn each time this process holds the lock name, again and again until ctx ends or fn
+// returns [ErrStopLeading], as [Mutex.Lead] does.
+func (s *Session) Lead(
+	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
+) error {
+	cfg, err := s.configured(name, forMutex, opts)
+	if err != nil {
+		return err
+	}
+	return candidate{&Mutex{lock: new(hold.Lock).Init(s.engine, name, cfg)}, fn}.run(ctx)
 }
 
 // A namedHold is a Hold with what it is of.
@@ -185,8 +199,8 @@ func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) {
 // one is taken it returns the [*LockedError] of the first that is, which is [ErrLocked] by
 // errors.Is, and has put no key.
 //
-// Like [Mutex.TryLock] it waits for etcd, but for no other contender. It looks at this Session
-// first, and asks etcd only if none is taken there. Other errors are as for [Session.LockAll].
+// It waits as [Mutex.TryLock] does. It looks at this Session first, and asks etcd only if none is
+// taken there. Other errors are as for [Session.LockAll].
 func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error) {
 	return s.lockAll(ctx, names, hold.Request{Try: true})
 }
@@ -201,7 +215,7 @@ func (s *Session) DoAll(
 	})
 }
 
-// TryDoAll is DoAll with TryLockAll in place of LockAll.
+// TryDoAll is DoAll with TryLockAll, as [Session.TryDo] is Do with TryLock.
 func (s *Session) TryDoAll(
 	ctx context.Context, names []string, fn func(ctx context.Context) error,
 ) error {
@@ -235,10 +249,8 @@ func (s *Session) lockAll(ctx context.Context, names []string, w hold.Request) (
 // It returns nil if nothing is left behind, and when the Session was closed before.
 // [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all the same, its
 // lease is no longer renewed, and its keys go within the TTL, except a key that another program put
-// over. (Such a key does not go with the lease. One read per hundred holds finds it, and Close
-// removes it.) Of several calls at once each waits within its own ctx. If ctx ended before the
-// call, Close takes 50 ms at most; if ctx never ends, two TTLs. After a nil ctx nothing has
-// happened.
+// over. If ctx ended before the call, Close takes 50 ms at most; if ctx never ends, two TTLs. After
+// a nil ctx nothing has happened.
 func (s *Session) Close(ctx context.Context) error {
 	if err := s.check(); err != nil {
 		return err

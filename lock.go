@@ -15,9 +15,12 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// A Mutex is a lock that at most one holder has at a time, among all Mutexes of its name in all
-// processes that use the same etcd. Make it with [New] or [Session.Mutex]; the zero Mutex returns
-// errors. Do not copy it.
+// A Mutex is a lock that one holder has at a time, among all Mutexes of its name in all processes
+// that use the same etcd.
+//
+//	err := mu.Lock(ctx) // then ctx = mu.Context(ctx), and mu.Unlock(ctx) at the end; or mu.Do
+//
+// Make it with [NewMutex] or [Session.Mutex]; the zero Mutex returns errors. Do not copy it.
 //
 // All methods are safe for concurrent use. As with sync.Mutex, any goroutine may call Unlock, and
 // Unlock synchronizes before the Lock that follows it in the same process.
@@ -38,10 +41,19 @@ func (*noCopy) Lock() {}
 // Unlock does nothing.
 func (*noCopy) Unlock() {}
 
-// New returns a Mutex for name with a lease of its own, as [NewSession] and [Session.Mutex] would
-// make it. It validates name and options and does no I/O: the first Lock gets the lease.
-func New(client *clientv3.Client, name string, opts ...SessionOption) (*Mutex, error) {
+// NewMutex returns a Mutex for name with a lease of its own, as [NewSession] and [Session.Mutex]
+// would make it. It validates name and options and does no I/O: the first Lock gets the lease.
+func NewMutex(client *clientv3.Client, name string, opts ...SessionOption) (*Mutex, error) {
 	return newAlone(client, name, forMutex, opts)
+}
+
+// New is NewMutex.
+//
+// Deprecated: Use [NewMutex].
+//
+//go:fix inline
+func New(client *clientv3.Client, name string, opts ...SessionOption) (*Mutex, error) {
+	return NewMutex(client, name, opts...)
 }
 
 // newAlone returns the Mutex of something that has a lease of its own.
@@ -86,16 +98,16 @@ func (m *Mutex) Lock(ctx context.Context) error {
 	return err
 }
 
-// TryLock takes the lock if no contender holds it or waits for it. If it is taken, TryLock returns
+// TryLock takes the lock if no contender holds it or waits for it. If it is taken, it returns
 // a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has put no key.
 //
 // It never waits for another contender. It waits for etcd's answer until ctx ends, or for at most
 // the TTL if ctx has no deadline. Other errors, and what is true after them, are as for
 // [Mutex.Lock]. A hold that this Session has lost and not unlocked counts as taken.
 //
-// It takes no request beside a contender of its own Session, and otherwise one; up to three beside
-// keys of nested names, and up to six while such keys come and go. If another contender comes at
-// the same moment, TryLock may put a key behind that one, and deletes it again.
+// It takes no request beside a contender of its own Session, and otherwise one; up to six beside
+// keys of nested names. If another contender comes at the same moment, TryLock may put a key behind
+// that one, and deletes it again.
 func (m *Mutex) TryLock(ctx context.Context) error {
 	if err := m.check(); err != nil {
 		return err
@@ -120,7 +132,7 @@ func (m *Mutex) TryLock(ctx context.Context) error {
 // [WithLinger] the key is released later: nil then means that the lease has been renewed in time so
 // far. A nested Unlock (see [WithReentrancy]) says whether the hold is whole.
 //
-// Uncontended it is one request. The end of ctx bounds the call. The bound is the TTL or 5 s,
+// The end of ctx bounds the call. The bound is the TTL or 5 s,
 // whichever is less, if ctx ended before the call (as is usual in a defer), if it never ends, and
 // if it comes from the hold, unless its deadline is sooner. With a nil ctx Unlock returns an error
 // and the hold goes on.
@@ -146,7 +158,8 @@ func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) erro
 	return m.do(ctx, "Do", fn, hold.Request{Runs: true})
 }
 
-// TryDo is Do with TryLock in place of Lock.
+// TryDo is Do with TryLock in place of Lock. If this lock was taken, the error is [ErrNotRun] and
+// [ErrLocked]; without ErrNotRun, ErrLocked is fn's own.
 func (m *Mutex) TryDo(ctx context.Context, fn func(ctx context.Context) error) error {
 	return m.do(ctx, "TryDo", fn, hold.Request{Try: true, Runs: true})
 }
@@ -256,9 +269,9 @@ func (m *Mutex) Status() Status {
 //   - the cause of ctx and ctx.Err() if ctx ended;
 //   - etcd's own, if it refuses and a retry would not help, or says that the client is closed.
 //
-// After an error the info may or may not be set: call SetInfo again if there is still a hold. A
-// wrong argument changes nothing. While etcd is down SetInfo waits and retries, until ctx or the
-// hold ends. Of several calls the last one wins; of calls at the same time any one may.
+// After an error the info may or may not be set: call SetInfo again if there is still a hold. While
+// etcd is down SetInfo waits and retries, until ctx or the hold ends. Of several calls the last one
+// wins; of calls at the same time any one may.
 //
 // It costs a read and a transaction, or the read alone if the key has that info. The key is then
 // not handed on and does not linger (see [WithHandoff], [WithLinger]).
@@ -327,16 +340,15 @@ func (lk locker) Unlock() {
 // Lock return ErrClosed. What the Mutex has unlocked goes on for another one that nests in it.
 //
 // From then on Lock and TryLock return ErrClosed and Unlock returns [ErrNotHeld]. A Mutex from
-// [New] gives its lease back and has no goroutine left; a Session's Mutex leaves the Session as it
-// is.
+// [NewMutex] gives its lease back and has no goroutine left; a Session's Mutex leaves the Session
+// as it is.
 //
-// It returns nil if its hold left nothing behind, and when the Mutex was closed before. (Keys of
-// waits that it ended are removed in the background, and an Unlock that is under way tells its own
-// caller.) [ErrUnconfirmed] says that etcd did not confirm in time: what is left goes within the
-// TTL. The bound of Close is the end of ctx, or 50 ms if ctx ended before the call. If ctx never
-// ends it is that of Unlock, and for a Mutex from New two TTLs, as for [Session.Close]. If another
-// call is closing the Mutex or its Session, Close waits for that and returns its result. After a
-// nil ctx nothing has happened.
+// It returns nil if its hold left nothing behind, and when the Mutex was closed before.
+// [ErrUnconfirmed] says that etcd did not confirm in time: what is left goes within the TTL. The
+// bound of Close is the end of ctx, or 50 ms if ctx ended before the call. If ctx never ends it is
+// that of Unlock, and for a Mutex from NewMutex two TTLs, as for [Session.Close]. If another call
+// is closing the Mutex or its Session, Close waits for that and returns its result. After a nil ctx
+// nothing has happened.
 func (m *Mutex) Close(ctx context.Context) error {
 	if err := m.check(); err != nil {
 		return err
@@ -350,10 +362,10 @@ func (m *Mutex) Close(ctx context.Context) error {
 	return m.lock.Close(ctx)
 }
 
-// check returns an error if m was not made with New or Session.Mutex.
+// check returns an error if m was not made with NewMutex or Session.Mutex.
 func (m *Mutex) check() error {
 	if m == nil || m.lock == nil {
-		return errors.New("etcdlock: Mutex not made with New or Session.Mutex")
+		return errors.New("etcdlock: Mutex not made with NewMutex or Session.Mutex")
 	}
 	return nil
 }
@@ -367,13 +379,13 @@ const (
 // errGoexit is the error of a function that ended its goroutine.
 var errGoexit = errors.New("etcdlock: lead: the function called runtime.Goexit")
 
-// A candidate is a call of Mutex.Lead.
+// A candidate is a call of Lead.
 type candidate struct {
 	*Mutex
 	fn func(ctx context.Context) error
 }
 
-// run is Mutex.Lead.
+// run is Lead.
 func (m candidate) run(ctx context.Context) error {
 	if err := m.check(); err != nil {
 		return err
@@ -463,8 +475,11 @@ func (m candidate) traceLed(ctx context.Context, token int64, took time.Duration
 	m.lock.ReportLed(ctx, hold.Led{Name: m.Name(), Token: token, Held: took, Err: err}, failed)
 }
 
-// An RWMutex is a read/write lock of a name: one writer holds it, or any number of readers do. The
-// methods of the embedded Mutex are those of the writer; a read is a [Hold], from [RWMutex.RLock].
+// An RWMutex is a read/write lock of a name: one writer holds it, or any number of readers do.
+//
+//	h, err := rw.RLock(ctx) // then h.Context(ctx) and h.Unlock(ctx); rw.Lock returns an error
+//
+// The methods of the embedded Mutex are the writer's; a read is a [Hold].
 //
 // It is first come, first served: readers in a row share the lock, every contender behind a writer
 // waits for it, and no waiter starves. Make it with [NewRWMutex] or [Session.RWMutex]; the zero
@@ -490,7 +505,8 @@ type RWMutex struct {
 }
 
 // NewRWMutex returns an RWMutex for name with a lease of its own. It validates name and options and
-// does no I/O. It takes the options of [New]; [WithHandoff] and [WithLinger] are for its writers.
+// does no I/O. It takes the options of [NewMutex]; [WithHandoff] and [WithLinger] are for its
+// writers.
 func NewRWMutex(client *clientv3.Client, name string, opts ...SessionOption) (*RWMutex, error) {
 	m, err := newAlone(client, name, forRWMutex, opts)
 	if err != nil {
@@ -502,11 +518,10 @@ func NewRWMutex(client *clientv3.Client, name string, opts ...SessionOption) (*R
 // RLock waits until every writer that came before it is gone. After nil the caller may read until
 // it calls Unlock on the Hold, and [Hold.Context] gives a context that ends with it.
 //
-// ctx bounds the wait only: the Hold outlives it. Uncontended it is one request to etcd, or none
-// beside other readers of the Session. After an error there is no Hold. The errors, and what is
-// true after them, are as for [Mutex.Lock]: [ErrDeadlock] comes at once if ctx comes from a hold of
-// this name in this Session. With [WithReentrancy] RLock nests in a read: its Hold ends with the
-// outer one, and each Hold needs its Unlock.
+// ctx bounds the wait only: the Hold outlives it. After an error there is no Hold. The errors, and
+// what is true after them, are as for [Mutex.Lock]: [ErrDeadlock] comes at once if ctx comes from a
+// hold of this name in this Session. With [WithReentrancy] RLock nests in a read: its Hold ends
+// with the outer one, and each Hold needs its Unlock.
 //
 // Readers of a Session that wait share a place in line, with the [WithOwner] of the first.
 func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
@@ -517,8 +532,8 @@ func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
 // writer it returns a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has put no
 // key.
 //
-// Like [Mutex.TryLock] it waits for etcd, but for no other contender. The error names the first in
-// line, which may be a reader: the writer is behind it then. TryRLock is also refused while reads
+// It waits as [Mutex.TryLock] does. The error names the first in line, which may be a reader: the
+// writer is behind it then. TryRLock is also refused while reads
 // of the Session are lost and not unlocked, are recalled, or their lease is about to be replaced.
 // Other errors, and what is true after them, are as for [RWMutex.RLock].
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
@@ -541,7 +556,7 @@ func (rw *RWMutex) RDo(ctx context.Context, fn func(ctx context.Context) error) 
 	})
 }
 
-// TryRDo is RDo with TryRLock in place of RLock.
+// TryRDo is RDo with TryRLock, as [Mutex.TryDo] is Do with TryLock.
 func (rw *RWMutex) TryRDo(ctx context.Context, fn func(ctx context.Context) error) error {
 	return doWith(ctx, "TryRDo", fn, func() (*Hold, error) {
 		return rw.acquire(ctx, hold.Request{Try: true, Runs: true})
@@ -566,9 +581,12 @@ func (rw *RWMutex) Close(ctx context.Context) error {
 	return rw.Mutex.Close(ctx)
 }
 
-// A Semaphore limits how many permits of a name all processes together hold at a time. Make it with
-// [NewSemaphore] or [Session.Semaphore]; the zero Semaphore returns errors. Do not copy one. All
-// methods are safe for concurrent use.
+// A Semaphore limits how many permits of a name all processes together hold at a time.
+//
+//	h, err := sem.Acquire(ctx, 1) // then h.Context(ctx), and h.Unlock(ctx) at the end
+//
+// Make it with [NewSemaphore] or [Session.Semaphore]; the zero Semaphore returns errors. Do not
+// copy one. All methods are safe for concurrent use.
 //
 // It is first come, first served: a request for many permits is not overtaken by small ones behind
 // it, and every request gets in. Within a [Session] that is the order of the calls. A [Mutex] of
@@ -591,8 +609,8 @@ type Semaphore struct {
 }
 
 // NewSemaphore returns a Semaphore for name with a lease of its own. It validates name, limit (1 to
-// 65,535) and options and does no I/O. It takes the options of [New], but refuses [WithHandoff],
-// [WithLinger], [WithMinHold] and [WithReentrancy].
+// 65,535) and options and does no I/O. It takes the options of [NewMutex], but refuses
+// [WithHandoff], [WithLinger], [WithMinHold] and [WithReentrancy].
 func NewSemaphore(
 	client *clientv3.Client, name string, limit int, opts ...SessionOption,
 ) (*Semaphore, error) {
@@ -610,13 +628,12 @@ func NewSemaphore(
 // are within the limit. After nil the caller has them until it calls Unlock on the Hold, all n at
 // once, and [Hold.Context] gives a context that ends with it.
 //
-// n must be 1 to the limit, or it is an error at once. ctx bounds the wait only. With permits free
-// it is one request to etcd. After an error there is no Hold. The errors, and what is true after
-// them, are as for [Mutex.Lock], but a ctx that comes from permits is no [ErrDeadlock].
+// n must be 1 to the limit, or it is an error at once. ctx bounds the wait only. After an error
+// there is no Hold. The errors, and what is true after them, are as for [Mutex.Lock], but a ctx
+// that comes from permits is no [ErrDeadlock].
 //
-// A caller that has permits of the name waits in line as any other. It may wait for ever: for
-// holders that wait for more permits, too, or behind a contender that waits for the caller's own.
-// Ask for all permits at once, or bound the wait.
+// A caller that has permits of the name already may wait for ever: for holders that wait for more,
+// too, or behind a contender that waits for them. Ask for all at once, or bound the wait.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, n, hold.Request{})
 }
@@ -624,9 +641,8 @@ func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
 // TryAcquire takes n permits if they are free and there is no waiter. If they are not free it
 // returns a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has put no key.
 //
-// Like [Mutex.TryLock] it waits for etcd, but for no other contender. Permits that change during
-// the call may cost a few more requests. Other errors, and what is true after them, are as for
-// [Semaphore.Acquire].
+// It waits as [Mutex.TryLock] does. Permits that change during the call may cost a few more
+// requests. Other errors, and what is true after them, are as for [Semaphore.Acquire].
 func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, n, hold.Request{Try: true})
 }
@@ -651,7 +667,7 @@ func (s *Semaphore) Do(ctx context.Context, n int, fn func(ctx context.Context) 
 	})
 }
 
-// TryDo is Do with TryAcquire in place of Acquire.
+// TryDo is Do with TryAcquire, as [Mutex.TryDo] is Do with TryLock.
 func (s *Semaphore) TryDo(ctx context.Context, n int, fn func(ctx context.Context) error) error {
 	return doWith(ctx, "TryDo", fn, func() (*Hold, error) {
 		return s.acquire(ctx, n, hold.Request{Try: true, Runs: true})

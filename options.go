@@ -43,8 +43,8 @@ const (
 	mostPermits = math.MaxUint16
 )
 
-// A SessionOption is an option of [New], [NewRWMutex], [NewSemaphore] and [NewSession]. The order
-// of options does not matter, except that the last of two of the same kind counts.
+// A SessionOption is an option of [NewMutex], [NewRWMutex], [NewSemaphore] and [NewSession]. The
+// order of options does not matter, except that the last of two of the same kind counts.
 //
 // A constructor refuses a nil option, an invalid value, and an option that it cannot use, as
 // [WithHandoff] for a Semaphore. The error says which. As a default of a [Session] such an option
@@ -102,8 +102,8 @@ func (j *joined) applyTo(c *hold.Config, to use) error {
 func (*joined) ofLocks() {}
 
 // JoinOptions returns one Option that does what all of opts do, in their order. Use it for tables
-// of options, and to hand a []Option on to [New]. A constructor that refuses one of opts refuses
-// the result.
+// of options, and to hand a []Option on to [NewMutex]. A constructor that refuses one of opts
+// refuses the result.
 func JoinOptions(opts ...Option) Option { return &joined{slices.Clone(opts)} }
 
 // A use is what options are given to; several, where it says which of them have no use for one.
@@ -181,8 +181,8 @@ func WithOwner(label string) Option {
 }
 
 // WithInfo sets a text that is stored with the key, for other programs to read as Contender.Info:
-// an address, a version. It is valid UTF-8 of at most 1 KiB, and every etcd user who may read the
-// key can read it. The default is none. [Mutex.SetInfo] and [Hold.SetInfo] change it for one hold.
+// an address, a version. It is valid UTF-8 of at most 1 KiB. The default is none. [Mutex.SetInfo]
+// and [Hold.SetInfo] change it for one hold.
 func WithInfo(info string) Option {
 	return option("WithInfo", 0, func(c *hold.Config) error {
 		c.Info = info
@@ -256,8 +256,7 @@ func WithMinHold(d time.Duration) Option {
 
 // WithAcquireTimeout bounds each wait for a lock (Lock, RLock, Acquire, LockAll and their like),
 // without bounding the context of the hold. When the time is over the error is
-// context.DeadlineExceeded, and says so. Less than 250 ms is too short to tell whether etcd was
-// away (see [ErrUnavailable]).
+// context.DeadlineExceeded, and says so.
 func WithAcquireTimeout(d time.Duration) Option {
 	return option("WithAcquireTimeout", 0, func(c *hold.Config) error {
 		c.AcquireTimeout = d
@@ -311,10 +310,8 @@ func WithLinger(d time.Duration) Option {
 // hold ends after the grace of the request, or after most if that is less. By default holds cannot
 // be recalled.
 //
-// It costs a watch and a read if contenders are behind a hold as it begins. If the Session holds
-// more than 100 names, the keys that listen are read once per renewal period, a hundred in a
-// request. Otherwise it costs nothing. A recalled key is not handed on and does not linger, and no
-// reader joins it.
+// It costs a watch and a read if contenders are behind a hold as it begins. A recalled key is not
+// handed on and does not linger, and no reader joins it.
 func WithRecall(most time.Duration) Option {
 	return option("WithRecall", 0, func(c *hold.Config) error {
 		c.Recall = most
@@ -334,8 +331,7 @@ func WithRecall(most time.Duration) Option {
 // The wait does not depend on the requests: they are sent in the background, end with the wait and
 // with Close, and a failure is logged at Warn. An r that [Recall] refuses is an invalid value.
 //
-// All waits of a Session for a name share a goroutine, a watch and a few reads, and ask with their
-// shortest grace. docs/how-it-works.md has more.
+// docs/how-it-works.md has more.
 func WithAsk(r RecallRequest) Option {
 	return option("WithAsk", 0, func(c *hold.Config) error {
 		request, err := r.line(uuid.NewString())

@@ -20,8 +20,8 @@ import (
 //
 // Hooks get the context of the call that began a hold, as Start returned it. Use only its values:
 // it may have ended. For events without a call it is context.Background. The lease hooks,
-// Unavailable and SetBack belong to the Session's Trace (New's, for a Mutex with its own lease),
-// the others to the Mutex's.
+// Unavailable and SetBack belong to the Session's Trace (NewMutex's, for a Mutex with its own
+// lease), the others to the Mutex's.
 type Trace struct {
 	// Start: a call that locks begins. The context that it returns must come from ctx; nil stands for
 	// ctx. The requests and the later hooks of the call get it. The context of the function of Do,

@@ -107,9 +107,8 @@ func (c Contender) label() string {
 // begun, the client may keep that stream open until its next watch. The sequence may be used any
 // number of times, also at once.
 //
-// It needs a whole client, not only a KV: it watches, and the connection tells it when etcd is
-// away. It writes nothing. At rest it costs a watch, and each 1.5 s a transaction that returns next
-// to nothing; a change costs a read of a few keys.
+// It needs a whole client, not only a KV. It writes nothing. At rest it costs a watch, and each 1.5
+// s a transaction that returns next to nothing; a change costs a read of a few keys.
 func WatchHolder(
 	ctx context.Context, client *clientv3.Client, name string,
 ) iter.Seq2[Contender, error] {

@@ -93,7 +93,7 @@ func ExampleNewTrace() {
 	defer provider.Shutdown(ctx)
 
 	told, signals := observer()
-	other, err := etcdlock.New(client, "stock/7", etcdlock.WithOwner("worker-3"))
+	other, err := etcdlock.NewMutex(client, "stock/7", etcdlock.WithOwner("worker-3"))
 	must(err)
 	defer other.Close(ctx)
 	must(other.Lock(ctx))

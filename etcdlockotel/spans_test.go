@@ -247,14 +247,14 @@ func TestEachHookOfACallIsTold(t *testing.T) {
 func TestARequestThatGaveUpTellsWhoHeldTheLock(t *testing.T) {
 	exporter, provider := tracing(t)
 	client := contract.ClientOf(t, endpoints)
-	holder, err := etcdlock.New(client, "given-up", etcdlock.WithOwner("worker-3"))
+	holder, err := etcdlock.NewMutex(client, "given-up", etcdlock.WithOwner("worker-3"))
 	require.NoError(t, err)
 	defer holder.Close(context.Background())
 	require.NoError(t, holder.Lock(t.Context()))
 
 	told, signals := observer()
 	spansOf := etcdlockotel.NewTrace(etcdlockotel.WithTracerProvider(provider))
-	mu, err := etcdlock.New(client, "given-up",
+	mu, err := etcdlock.NewMutex(client, "given-up",
 		etcdlock.WithTrace(etcdlock.JoinTraces(spansOf, signals)))
 	require.NoError(t, err)
 	defer mu.Close(context.Background())

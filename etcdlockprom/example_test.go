@@ -70,7 +70,7 @@ func ExampleMetrics() {
 	registry.MustRegister(metrics)
 	told, signals := observer()
 	replica := func() *etcdlock.Mutex {
-		mu, err := etcdlock.New(client, "orders/42",
+		mu, err := etcdlock.NewMutex(client, "orders/42",
 			etcdlock.WithTTL(time.Minute), // no renewal within this example
 			etcdlock.WithTrace(etcdlock.JoinTraces(metrics.Trace(), signals)))
 		must(err)

@@ -151,7 +151,8 @@ func TestWhoWaitsIsCountedWhileWaiting(t *testing.T) {
 			time.Minute, time.Millisecond, "%s is not %v", metric, want)
 	}
 	mutex := func() *etcdlock.Mutex {
-		mu, err := etcdlock.New(contract.ClientOf(t, endpoints), "waiting", etcdlock.WithTrace(trace))
+		mu, err := etcdlock.NewMutex(contract.ClientOf(t, endpoints), "waiting",
+			etcdlock.WithTrace(trace))
 		require.NoError(t, err)
 		t.Cleanup(func() { mu.Close(context.Background()) })
 		return mu
@@ -394,7 +395,7 @@ func TestEachLossHasItsReason(t *testing.T) {
 			metrics := registered(registry)
 			told, signals := observer()
 			name := "reasons/" + strings.ReplaceAll(row.what, " ", "-")
-			mu, err := etcdlock.New(client, name,
+			mu, err := etcdlock.NewMutex(client, name,
 				append(row.opts, etcdlock.WithTrace(etcdlock.JoinTraces(metrics.Trace(), signals)))...)
 			require.NoError(t, err)
 			defer mu.Close(context.Background())

@@ -19,7 +19,7 @@ func ExampleStart() {
 	}
 	defer etcd.Close()
 
-	another, err := etcdlock.New(etcd.Client(), "jobs/import", etcdlock.WithOwner("another"))
+	another, err := etcdlock.NewMutex(etcd.Client(), "jobs/import", etcdlock.WithOwner("another"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func ExampleStart() {
 		log.Fatal(err)
 	}
 
-	mu, err := etcdlock.New(etcd.Client(), "jobs/import")
+	mu, err := etcdlock.NewMutex(etcd.Client(), "jobs/import")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func ExampleEtcd_LoseAnswers() {
 	defer etcd.Close()
 	client := etcd.Client()
 
-	mu, err := etcdlock.New(client, "jobs/import")
+	mu, err := etcdlock.NewMutex(client, "jobs/import")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -111,7 +111,8 @@ func TestWhoeverFollowsSeesTheNextLeader(t *testing.T) {
 		for _, address := range []string{"10.0.0.1:80", "10.0.0.2:80"} {
 			client := etcd.Client()
 			processes = append(processes, client)
-			mu, err := etcdlock.New(client, "svc", etcdlock.WithTTL(granted), etcdlock.WithInfo(address))
+			mu, err := etcdlock.NewMutex(client, "svc", etcdlock.WithTTL(granted),
+				etcdlock.WithInfo(address))
 			require.NoError(t, err)
 			over := make(chan error, 1)
 			ended = append(ended, over)

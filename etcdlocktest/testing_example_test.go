@@ -17,7 +17,7 @@ import (
 func runImport(
 	ctx context.Context, client *clientv3.Client, job func(context.Context) error,
 ) error {
-	mu, err := etcdlock.New(client, "jobs/import")
+	mu, err := etcdlock.NewMutex(client, "jobs/import")
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func TestTheJobStopsWhenEtcdIsGone(t *testing.T) {
 func TestTheJobIsSkippedWhileAnotherRunsIt(t *testing.T) {
 	etcd := etcdlocktest.New(t)
 	err := runImport(t.Context(), etcd.Client(), func(ctx context.Context) error {
-		another, err := etcdlock.New(etcd.Client(), "jobs/import")
+		another, err := etcdlock.NewMutex(etcd.Client(), "jobs/import")
 		if err != nil {
 			return err
 		}
@@ -95,7 +95,7 @@ func TestThreeHoursOfAMinutelyJob(t *testing.T) {
 func runInBatches(
 	ctx context.Context, client *clientv3.Client, batch func(context.Context) error,
 ) error {
-	mu, err := etcdlock.New(client, "jobs/import", etcdlock.WithRecall(time.Minute))
+	mu, err := etcdlock.NewMutex(client, "jobs/import", etcdlock.WithRecall(time.Minute))
 	if err != nil {
 		return err
 	}

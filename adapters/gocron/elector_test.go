@@ -18,7 +18,7 @@ import (
 // electorOf returns an Elector of a process of its own, and its Mutex, which the test closes.
 func electorOf(t *testing.T, client *clientv3.Client) (*etcdlockgocron.Elector, *etcdlock.Mutex) {
 	t.Helper()
-	mu, err := etcdlock.New(client, "cron/leader")
+	mu, err := etcdlock.NewMutex(client, "cron/leader")
 	require.NoError(t, err)
 	e, err := etcdlockgocron.NewElector(mu)
 	require.NoError(t, err)

@@ -94,7 +94,7 @@ func ExampleElector() {
 		log.Fatal(err)
 	}
 	defer etcd.Close()
-	mu, err := etcdlock.New(etcd.Client(), "leader/cron")
+	mu, err := etcdlock.NewMutex(etcd.Client(), "leader/cron")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -56,8 +56,8 @@ type Option func(*Locker)
 // their end says so.
 func WithoutDo() Option { return func(l *Locker) { l.withoutDo = true } }
 
-// New returns a Locker whose lock is mu, from [etcdlock.Session.Mutex] or [etcdlock.New]. A nil mu
-// or option is an error. The caller closes the Session, or mu, when the migrations are over.
+// New returns a Locker whose lock is mu, from [etcdlock.Session.Mutex] or [etcdlock.NewMutex]. A
+// nil mu or option is an error. The caller closes the Session, or mu, when the migrations are over.
 // [etcdlock.WithAcquireTimeout] bounds the wait for the lock without bounding the migrations.
 func New(mu *etcdlock.Mutex, opts ...Option) (*Locker, error) {
 	if mu == nil {

@@ -63,7 +63,7 @@ type Driver struct {
 	locks sync.WaitGroup  // the Locks that are under way; after Close none is added
 }
 
-// New returns a Driver whose lock is mu, from [etcdlock.Session.Mutex] or [etcdlock.New]. The
+// New returns a Driver whose lock is mu, from [etcdlock.Session.Mutex] or [etcdlock.NewMutex]. The
 // caller closes the Session, or mu, when the migrations are over. wait is how long a Lock waits at
 // most. It has to be less than the LockTimeout of the Migrate, which is 15 s unless the program
 // says otherwise: a Migrate whose time is over takes no notice of a lock that it gets later.

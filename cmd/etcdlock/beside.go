@@ -47,7 +47,7 @@ func (r *running) open(
 			close:   s.Close,
 		}, nil
 	}
-	mu, err := etcdlock.New(client, name, opts...)
+	mu, err := etcdlock.NewMutex(client, name, opts...)
 	if err != nil {
 		return nil, err
 	}

@@ -222,7 +222,7 @@ func newEtcd(t *testing.T) *etcd {
 // holds takes the lock name for the rest of the test.
 func (e *etcd) holds(t *testing.T, name string, opts ...etcdlock.SessionOption) *etcdlock.Mutex {
 	t.Helper()
-	mu, err := etcdlock.New(e.client, name, opts...)
+	mu, err := etcdlock.NewMutex(e.client, name, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { mu.Close(context.Background()) })
 	require.NoError(t, mu.Lock(t.Context()))

@@ -91,7 +91,7 @@ func TestARecallAsksAllReaders(t *testing.T) {
 		require.NoError(t, err)
 		reads = append(reads, h)
 	}
-	writer, err := etcdlock.New(e.client, "job")
+	writer, err := etcdlock.NewMutex(e.client, "job")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, writer.Close(context.Background())) })
 	in := make(chan error, 1)

@@ -140,7 +140,7 @@ func TestThePageIsLive(t *testing.T) {
 
 	first := e.holds(t, "orders/42", etcdlock.WithOwner("api-7"), etcdlock.WithRecall(time.Minute))
 	b.shows("#space .row", `^orders/42 \| api-7 \(.*\) \| \d+s \|  \|  \| exclusive \| \d+/15s \| $`)
-	second, err := etcdlock.New(e.client, "orders/42", etcdlock.WithOwner("api-8"))
+	second, err := etcdlock.NewMutex(e.client, "orders/42", etcdlock.WithOwner("api-8"))
 	require.NoError(t, err)
 	t.Cleanup(func() { second.Close(context.Background()) })
 	locked := make(chan error, 1)

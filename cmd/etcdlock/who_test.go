@@ -177,7 +177,7 @@ func TestWhoKnowsSinceWhenAHolderHolds(t *testing.T) {
 	_, stdout, _ := runs(t, "", "who", "--endpoints", e.addr, "job")
 	require.Regexp(t, "^[0-9]+s$", held(stdout))
 
-	next, err := etcdlock.New(e.client, "job")
+	next, err := etcdlock.NewMutex(e.client, "job")
 	require.NoError(t, err)
 	t.Cleanup(func() { next.Close(context.Background()) })
 	waited := make(chan error, 1)
@@ -228,7 +228,7 @@ func TestALateLeaseIsMarked(t *testing.T) {
 func TestAKeptPlaceShowsInEachList(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)
-	mu, err := etcdlock.New(e.client, "job", etcdlock.WithMinHold(time.Hour))
+	mu, err := etcdlock.NewMutex(e.client, "job", etcdlock.WithMinHold(time.Hour))
 	require.NoError(t, err)
 	require.NoError(t, mu.Lock(t.Context()))
 	require.NoError(t, mu.Unlock(t.Context()))

@@ -175,8 +175,8 @@ func (all *inputs) reads(with string, kv func(*Misused) clientv3.KV, says ...str
 
 func (all *inputs) ofClients() {
 	client := func(about string, says string, of func(*Misused) *clientv3.Client) {
-		all.add("New with "+about, nil, func(m *Misused) error {
-			_, err := etcdlock.New(of(m), "a")
+		all.add("NewMutex with "+about, nil, func(m *Misused) error {
+			_, err := etcdlock.NewMutex(of(m), "a")
 			return err
 		}, says)
 		all.add("NewSession with "+about, nil, func(m *Misused) error {
@@ -339,8 +339,8 @@ func (all *inputs) ofNames() {
 		{"a name of 2 MiB", strings.Repeat("n", 2<<20), []string{"2097152 bytes"}},
 		{"2 MiB that are not UTF-8", strings.Repeat("\xff", 2<<20), []string{"2097152 bytes"}},
 	} {
-		all.add("New with "+n.about, nil, func(m *Misused) error {
-			_, err := etcdlock.New(m.Client, n.name)
+		all.add("NewMutex with "+n.about, nil, func(m *Misused) error {
+			_, err := etcdlock.NewMutex(m.Client, n.name)
 			return err
 		}, n.says...)
 		all.add("Session.Mutex with "+n.about, nil, func(m *Misused) error {
@@ -439,8 +439,8 @@ func (all *inputs) ofOptions() {
 			[]string{"WithMaxHold(0s)"},
 		},
 	} {
-		all.add("New with "+o.about, nil, func(m *Misused) error {
-			_, err := etcdlock.New(m.Client, "a", o.opts...)
+		all.add("NewMutex with "+o.about, nil, func(m *Misused) error {
+			_, err := etcdlock.NewMutex(m.Client, "a", o.opts...)
 			return err
 		}, o.says...)
 		all.add("NewSession with "+o.about, nil, func(m *Misused) error {

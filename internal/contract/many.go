@@ -148,7 +148,7 @@ func theirLock(t *testing.T, s *concurrency.Session, name string, f func()) {
 
 // ourLock calls f under a lock that it makes for it.
 func ourLock(t *testing.T, client *clientv3.Client, name string, f func()) {
-	mu, err := etcdlock.New(client, name)
+	mu, err := etcdlock.NewMutex(client, name)
 	if err != nil {
 		t.Error(err)
 		return

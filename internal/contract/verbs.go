@@ -58,20 +58,20 @@ func Must(err error) {
 // steady is a TTL in which a busy machine renews a lease in time.
 const steady = time.Minute
 
-// NewMutex is New for a test: the Cleanup closes the Mutex, and any error fails the test. Unless
-// an option says otherwise the lease has a TTL of a minute.
+// NewMutex is that of the library for a test: the Cleanup closes the Mutex, and any error fails the
+// test. Unless an option says otherwise the lease has a TTL of a minute.
 func NewMutex(
 	t *testing.T, client *clientv3.Client, name string, opts ...etcdlock.SessionOption,
 ) *etcdlock.Mutex {
 	t.Helper()
 	opts = append([]etcdlock.SessionOption{etcdlock.WithTTL(steady)}, opts...)
-	mu, err := etcdlock.New(client, name, opts...)
+	mu, err := etcdlock.NewMutex(client, name, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, mu.Close(context.Background())) })
 	return mu
 }
 
-// NewSession is NewSession for a test, as NewMutex is New.
+// NewSession is NewSession for a test, as NewMutex is.
 func NewSession(
 	t *testing.T, client *clientv3.Client, opts ...etcdlock.SessionOption,
 ) *etcdlock.Session {

@@ -431,7 +431,7 @@ func TestAMutexPerRequestCostsWhatItsLockCosts(t *testing.T) {
 
 	before = counter.Counts()
 	for i := range requests {
-		mu := use(etcdlock.New(client, fmt.Sprintf("orders/%d", i)))
+		mu := use(etcdlock.NewMutex(client, fmt.Sprintf("orders/%d", i)))
 		require.NoError(t, mu.Close(t.Context()))
 	}
 	require.Equal(t, fmt.Sprintf("LeaseGrant %d, LeaseRevoke %d, Txn %d", requests, requests,

@@ -31,7 +31,7 @@ const slotsWithin = 8 * 24 * time.Hour
 func runSlot(ctx context.Context, client *clientv3.Client, name string, slot time.Time,
 	job func(context.Context) error,
 ) error {
-	mu, err := etcdlock.New(client, "cron/"+name)
+	mu, err := etcdlock.NewMutex(client, "cron/"+name)
 	if err != nil {
 		return err
 	}
@@ -525,7 +525,7 @@ func booking(
 
 // migrate brings a schema up to date, once, however many processes start at the same time.
 func migrate(ctx context.Context, client *clientv3.Client, db *sql.DB, steps []string) error {
-	mu, err := etcdlock.New(client, "migrations/shop", etcdlock.WithAcquireTimeout(time.Minute))
+	mu, err := etcdlock.NewMutex(client, "migrations/shop", etcdlock.WithAcquireTimeout(time.Minute))
 	if err != nil {
 		return err
 	}
@@ -601,7 +601,7 @@ func scheduleWhereLed(mu *etcdlock.Mutex) (gocron.Scheduler, error) {
 func command(client *clientv3.Client, work func(context.Context) error) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	mu, err := etcdlock.New(client, "reindex", etcdlock.WithAcquireTimeout(5*time.Second))
+	mu, err := etcdlock.NewMutex(client, "reindex", etcdlock.WithAcquireTimeout(5*time.Second))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "reindex:", err)
 		return 2

@@ -45,7 +45,7 @@ func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 	for name, truth := range looks {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m, err := etcdlock.New(fake.NewServer().Client("a"), "x")
+				m, err := etcdlock.NewMutex(fake.NewServer().Client("a"), "x")
 				require.NoError(t, err)
 				require.NoError(t, m.Lock(t.Context()))
 				ctx := m.Context(t.Context())
@@ -60,7 +60,7 @@ func TestTheFirstLookNeedsNoTimer(t *testing.T) {
 // The same for a key that lingers: the next hold has another lease, and another key.
 func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, err := etcdlock.New(fake.NewServer().Client("a"), "x", etcdlock.WithLinger(time.Minute))
+		m, err := etcdlock.NewMutex(fake.NewServer().Client("a"), "x", etcdlock.WithLinger(time.Minute))
 		require.NoError(t, err)
 		require.NoError(t, m.Lock(t.Context()))
 		key := m.Key()
@@ -77,7 +77,7 @@ func TestWhatLingersIsNotHeldWhenTheTrustIsOver(t *testing.T) {
 // a contender that comes, which would otherwise wait for it.
 func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, err := etcdlock.New(fake.NewServer().Client("a"), "x",
+		m, err := etcdlock.NewMutex(fake.NewServer().Client("a"), "x",
 			etcdlock.WithLinger(time.Minute), etcdlock.WithTTL(24*time.Second))
 		require.NoError(t, err)
 		defer m.Close(context.Background())
@@ -102,7 +102,7 @@ func TestWhatLingersAndCannotBeHeldGivesWay(t *testing.T) {
 func TestNoHoldBeginsWhenTheTrustIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd := fake.NewServer()
-		m, err := etcdlock.New(etcd.Client("a"), "x")
+		m, err := etcdlock.NewMutex(etcd.Client("a"), "x")
 		require.NoError(t, err)
 		etcd.Intercept(func(c fake.Call) fake.Effect {
 			if c.Method != fake.Txn || c.N > 1 {
@@ -134,7 +134,7 @@ func TestTheWallClockMayEndAHoldAndNeverLengthensOne(t *testing.T) {
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
-			m, err := etcdlock.New(fake.NewServer().Client("a"), "x")
+			m, err := etcdlock.NewMutex(fake.NewServer().Client("a"), "x")
 			require.NoError(t, err)
 			require.NoError(t, m.Lock(t.Context()))
 			ctx := m.Context(t.Context())

@@ -29,7 +29,7 @@ var departures = map[string]func(claims []*hold.Claim){
 
 // heldMutex returns a Mutex of an etcd in memory, which holds.
 func heldMutex(t *testing.T) *etcdlock.Mutex {
-	m, err := etcdlock.New(fake.NewServer().Client("a"), "x")
+	m, err := etcdlock.NewMutex(fake.NewServer().Client("a"), "x")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close(context.Background())) })
 	require.NoError(t, m.Lock(t.Context()))
@@ -41,12 +41,12 @@ func heldMutex(t *testing.T) *etcdlock.Mutex {
 func TestAWaitSaysThatItsSessionIsClosedBeforeItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd, ctx := fake.NewServer(), context.Background()
-		holder, err := etcdlock.New(etcd.Client("a"), "x")
+		holder, err := etcdlock.NewMutex(etcd.Client("a"), "x")
 		require.NoError(t, err)
 		defer holder.Close(ctx)
 		require.NoError(t, holder.Lock(ctx))
 
-		m, err := etcdlock.New(etcd.Client("b"), "x")
+		m, err := etcdlock.NewMutex(etcd.Client("b"), "x")
 		require.NoError(t, err)
 		wait, fails := hold.LockOf(m).WaitInLine(t, ctx)
 		require.NoError(t, m.Close(ctx))

@@ -31,7 +31,7 @@ type term struct {
 }
 
 func newLeader(client *clientv3.Client, name string, ttl time.Duration) (lock, error) {
-	mu, err := etcdlock.New(client, name, etcdlock.WithTTL(ttl))
+	mu, err := etcdlock.NewMutex(client, name, etcdlock.WithTTL(ttl))
 	l := &leader{mu: mu, terms: make(chan *term), over: make(chan error, 1),
 		closed: make(chan struct{})}
 	l.candidacy, l.resign = context.WithCancel(context.Background())

@@ -49,7 +49,7 @@ type opener func(client *clientv3.Client, name string, ttl time.Duration, u use)
 
 func ours(client *clientv3.Client, name string, ttl time.Duration, u use) (lock, error) {
 	if u == exclusive {
-		mu, err := etcdlock.New(client, name, etcdlock.WithTTL(ttl))
+		mu, err := etcdlock.NewMutex(client, name, etcdlock.WithTTL(ttl))
 		return side.OurMutex{Mutex: mu}, err
 	}
 	return u.open(client, name, ttl)

@@ -195,7 +195,7 @@ func TestAShortWaitForARefusedEtcdIsToldTheReason(t *testing.T) {
 	for name, try := range map[string]func(*etcdlock.Mutex, context.Context) error{
 		"Lock": (*etcdlock.Mutex).Lock, "TryLock": (*etcdlock.Mutex).TryLock,
 	} {
-		mu, err := etcdlock.New(client, "n")
+		mu, err := etcdlock.NewMutex(client, "n")
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()

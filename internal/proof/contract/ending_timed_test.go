@@ -28,7 +28,7 @@ func TestALossByARefusalSaysWhatEtcdRefused(t *testing.T) {
 	cluster := etcdtest.Start(t, 1)
 	client := cluster.Client(t)
 	ctx := contract.Patient(t)
-	mu, err := etcdlock.New(client, "x", etcdlock.WithTTL(3*time.Second))
+	mu, err := etcdlock.NewMutex(client, "x", etcdlock.WithTTL(3*time.Second))
 	require.NoError(t, err)
 	require.NoError(t, mu.Lock(ctx))
 	hold := mu.Context(context.Background())

@@ -125,7 +125,7 @@ func TestAWaiterThatIsFirstWithoutAKeyDoesNotEnter(t *testing.T) {
 func TestAForgottenMutexGivesItsLeaseBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	mu, err := etcdlock.New(w.cluster.Client(t), "forgotten", etcdlock.WithTTL(2*time.Second))
+	mu, err := etcdlock.NewMutex(w.cluster.Client(t), "forgotten", etcdlock.WithTTL(2*time.Second))
 	require.NoError(t, err)
 	require.NoError(t, mu.Lock(bounded(t)))
 	require.NoError(t, mu.Unlock(bounded(t)))

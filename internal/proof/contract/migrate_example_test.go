@@ -64,7 +64,7 @@ func createRevision(
 }
 
 func sellAfter(ctx context.Context, client *clientv3.Client, sell sale) error {
-	mu, err := etcdlock.New(client, "stock/7", etcdlock.WithTTL(15*time.Second))
+	mu, err := etcdlock.NewMutex(client, "stock/7", etcdlock.WithTTL(15*time.Second))
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func holder(endpoint string) error {
 	if err != nil {
 		return err
 	}
-	mu, err := etcdlock.New(client, "x", etcdlock.WithTTL(time.Second))
+	mu, err := etcdlock.NewMutex(client, "x", etcdlock.WithTTL(time.Second))
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func TestVerifyCleanReportsWhatALockLeaves(t *testing.T) {
 	client := etcdtest.Start(t, 1).Client(t)
 	fake := &fakeTB{TB: t}
 	contract.VerifyClean(fake, client, "lock/")
-	mu, err := etcdlock.New(client, "lock")
+	mu, err := etcdlock.NewMutex(client, "lock")
 	require.NoError(t, err)
 	require.NoError(t, mu.Lock(bounded(t)))
 	t.Run("held", func(t *testing.T) {

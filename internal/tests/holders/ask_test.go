@@ -675,12 +675,12 @@ func TestARequestThatCannotBeMadeIsRefused(t *testing.T) {
 		for _, r := range []etcdlock.RecallRequest{
 			{Grace: -time.Second}, {By: strings.Repeat("x", 257)}, {Reason: strings.Repeat("x", 257)}, {By: "\xff"}, {Reason: "\xff"},
 		} {
-			_, err := etcdlock.New(etcd.Client("a"), "n", etcdlock.WithAsk(r))
+			_, err := etcdlock.NewMutex(etcd.Client("a"), "n", etcdlock.WithAsk(r))
 			require.ErrorContains(t, err, "etcdlock: WithAsk: ")
 			_, err = tests.SessionOf(t, etcd, "a").Semaphore("n", 3, etcdlock.WithAsk(r))
 			require.ErrorContains(t, err, "etcdlock: WithAsk: ")
 		}
-		_, err := etcdlock.New(etcd.Client("a"), "n",
+		_, err := etcdlock.NewMutex(etcd.Client("a"), "n",
 			etcdlock.WithAsk(etcdlock.RecallRequest{Grace: -time.Second}))
 		require.EqualError(t, err, "etcdlock: WithAsk: the grace -1s is negative")
 	})

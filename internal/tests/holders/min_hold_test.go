@@ -350,7 +350,7 @@ func TestALockThatNestsHasNoLeastTimeOfItsOwn(t *testing.T) {
 		tests.Costs(t, told, "", 0)
 	})
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		mu, err := etcdlock.New(etcd.Client("a"), "n", etcdlock.WithReentrancy(),
+		mu, err := etcdlock.NewMutex(etcd.Client("a"), "n", etcdlock.WithReentrancy(),
 			etcdlock.WithMinHold(time.Second))
 		require.NoError(t, err)
 		hold := tests.LockWithin(t, mu, time.Second)

@@ -47,7 +47,7 @@ func FuzzName(f *testing.F) {
 	}
 	client := unusedClient()
 	f.Fuzz(func(t *testing.T, name string) {
-		mu, err := etcdlock.New(client, name)
+		mu, err := etcdlock.NewMutex(client, name)
 		if err != nil {
 			require.True(t, strings.HasPrefix(err.Error(), "etcdlock: name "), "%v", err)
 			require.Less(t, len(err.Error()), 8*1024)
@@ -125,7 +125,7 @@ func FuzzHolderKey(f *testing.F) {
 			Mode: etcdlock.Mode(modeOfKey(tail)), Holds: true,
 		}}, holders)
 		line, err := etcdlock.Contenders(t.Context(), oneKey{kv: kv}, name)
-		if _, invalid := etcdlock.New(client, name); invalid != nil {
+		if _, invalid := etcdlock.NewMutex(client, name); invalid != nil {
 			require.Equal(t, invalid, err)
 			return
 		}

@@ -160,6 +160,9 @@ var verbs = map[string]verb{
 	"Session.TryDo": ofSession(func(ctx context.Context, s *etcdlock.Session) error {
 		return s.TryDo(ctx, "n", work)
 	}),
+	"Session.Lead": ofSession(func(ctx context.Context, s *etcdlock.Session) error {
+		return s.Lead(ctx, "n", work)
+	}),
 	"Session.LockAll": ofSession(func(ctx context.Context, s *etcdlock.Session) error {
 		_, err := s.LockAll(ctx, "n", "m")
 		return err

@@ -71,7 +71,7 @@ func TestAnUnlockThatIsFollowedByCloseIsNoLoss(t *testing.T) {
 				var mu *etcdlock.Mutex
 				if row.own {
 					var err error
-					mu, err = etcdlock.New(etcd.Client("a"), "x", trace)
+					mu, err = etcdlock.NewMutex(etcd.Client("a"), "x", trace)
 					require.NoError(t, err)
 				} else {
 					s = tests.SessionOf(t, etcd, "a", trace)
@@ -201,7 +201,7 @@ func TestACloseBesideAnotherWaitsAsWell(t *testing.T) {
 				var mu *etcdlock.Mutex
 				if row.own {
 					var err error
-					mu, err = etcdlock.New(etcd.Client("a"), "x")
+					mu, err = etcdlock.NewMutex(etcd.Client("a"), "x")
 					require.NoError(t, err)
 				} else {
 					ours := tests.SessionOf(t, etcd, "a")
@@ -259,7 +259,7 @@ func TestACloseThatIsNotBoundedEnds(t *testing.T) {
 	for name, row := range map[string]struct {
 		alone bool
 		most  time.Duration
-	}{"a Mutex from New": {true, 2 * tests.TTL}, "a Session's Mutex": {false, 5 * time.Second}} {
+	}{"a Mutex from NewMutex": {true, 2 * tests.TTL}, "a Session's Mutex": {false, 5 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 				mu := contract.NewMutex(t, etcd.Client("a"), "n", etcdlock.WithTTL(tests.TTL))

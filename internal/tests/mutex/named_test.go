@@ -123,7 +123,8 @@ func TestABadCallByNameIsAnErrorAtOnce(t *testing.T) {
 			_, tries := row.s.TryLock(row.ctx, row.name, row.opts...)
 			does := row.s.Do(row.ctx, row.name, nothing, row.opts...)
 			triesToDo := row.s.TryDo(row.ctx, row.name, nothing, row.opts...)
-			for _, err := range []error{locks, tries, does, triesToDo} {
+			leads := row.s.Lead(row.ctx, row.name, nothing, row.opts...)
+			for _, err := range []error{locks, tries, does, triesToDo, leads} {
 				require.ErrorContains(t, err, row.says, name)
 			}
 			require.ErrorIs(t, does, etcdlock.ErrNotRun, name)
@@ -146,10 +147,72 @@ func TestABadCallByNameIsAnErrorAtOnce(t *testing.T) {
 			require.ErrorIs(t, row.err, etcdlock.ErrNotRun)
 			require.EqualError(t, row.err, "etcdlock: "+row.op+": nil function")
 		}
+		require.ErrorContains(t, s.Lead(t.Context(), "n", nil), "nil function")
 		require.Empty(t, etcd.Counts())
 		require.Zero(t, (*etcdlock.Hold)(nil).Status())
 		require.Empty(t, (*etcdlock.Hold)(nil).Names())
 		require.Zero(t, new(etcdlock.Hold).Status())
+	})
+}
+
+// Lead by name leads as a Mutex does, with the options of the call, and takes turns with a Mutex of
+// the name.
+func TestALeaderByNameLeadsAsAMutexDoes(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s, other := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b")
+		ctx, end := context.WithCancel(context.Background())
+		enough := func(context.Context) error { return etcdlock.ErrStopLeading }
+		var infos []string
+		over := contract.Async(func() error {
+			return s.Lead(ctx, "n", func(ctx context.Context) error {
+				held, err := etcdlock.Holders(ctx, etcd.Client("c"), "n")
+				require.NoError(t, err)
+				infos = append(infos, held[0].Info)
+				require.ErrorIs(t, s.Lead(ctx, "n", enough), etcdlock.ErrDeadlock)
+				time.Sleep(time.Minute)
+				return nil
+			}, etcdlock.WithInfo("here"))
+		})
+		time.Sleep(time.Second)
+		began := time.Now()
+		mu := contract.MutexOf(t, other, "n")
+		require.NoError(t, mu.Lock(t.Context()))
+		require.Equal(t, time.Minute-time.Second, time.Since(began).Round(time.Second))
+		time.Sleep(time.Minute)
+		require.NoError(t, mu.Unlock(t.Context()))
+		time.Sleep(time.Second)
+		end()
+		require.ErrorIs(t, <-over, context.Canceled)
+		require.Equal(t, []string{"here", "here"}, infos)
+		require.ErrorIs(t, s.Lead(t.Context(), "n", enough), etcdlock.ErrStopLeading)
+	})
+}
+
+// A call that tries says by its error whether this lock was taken, or one inside the function.
+func TestATryTellsItsOwnLockFromOneInside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		s, other := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "b")
+		h, err := other.Lock(t.Context(), "taken")
+		require.NoError(t, err)
+		nothing := func(context.Context) error { return nil }
+		inside := func(ctx context.Context) error { return s.TryDo(ctx, "taken", nothing) }
+		mu, rw := contract.MutexOf(t, s, "n"), tests.RWMutexOf(t, s)
+		permits := tests.SemaphoreOf(t, s, 1)
+		own := s.TryDo(t.Context(), "taken", nothing)
+		require.ErrorIs(t, own, etcdlock.ErrLocked)
+		require.ErrorIs(t, own, etcdlock.ErrNotRun)
+		for op, err := range map[string]error{
+			"Session.TryDo":    s.TryDo(t.Context(), "free", inside),
+			"Session.TryDoAll": s.TryDoAll(t.Context(), []string{"free", "too"}, inside),
+			"Mutex.TryDo":      mu.TryDo(t.Context(), inside),
+			"RWMutex.TryRDo":   rw.TryRDo(t.Context(), inside),
+			"Semaphore.TryDo":  permits.TryDo(t.Context(), 1, inside),
+		} {
+			require.ErrorIs(t, err, etcdlock.ErrLocked, op)
+			require.NotErrorIs(t, err, etcdlock.ErrNotRun, op)
+		}
+		require.NoError(t, h.Unlock(t.Context()))
 	})
 }
 

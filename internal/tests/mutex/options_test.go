@@ -25,7 +25,7 @@ import (
 func TestAnOptionOfALeaseDoesNotCompileForALockOfASession(t *testing.T) {
 	out, err := build(t,
 		`s.Mutex("n", etcdlock.WithOwner("me"))`,
-		`etcdlock.New(nil, "n", etcdlock.WithOwner("me"))`,
+		`etcdlock.NewMutex(nil, "n", etcdlock.WithOwner("me"))`,
 		`etcdlock.NewSession(nil, etcdlock.WithTTL(1), etcdlock.WithOwner("me"))`,
 		`etcdlock.NewSession(nil, etcdlock.WithTTL(1), etcdlock.JoinOptions([]etcdlock.Option{}...))`,
 	)
@@ -35,7 +35,7 @@ func TestAnOptionOfALeaseDoesNotCompileForALockOfASession(t *testing.T) {
 		`s.Mutex("n", etcdlock.WithTTL(1))`,
 		`s.RWMutex("n", etcdlock.WithSafetyMargin(1))`,
 		`s.Semaphore("n", 1, etcdlock.WithSafetyMargin(1))`,
-		`etcdlock.New(nil, "n", func() {})`,
+		`etcdlock.NewMutex(nil, "n", func() {})`,
 		`s.Mutex("n", etcdlock.JoinOptions(etcdlock.WithTTL(1)))`,
 	}
 	out, err = build(t, not...)
@@ -75,7 +75,8 @@ func TestJoinedOptionsAreOne(t *testing.T) {
 			require.NoError(t, h.Unlock(t.Context()))
 		})
 	}
-	mu, err := etcdlock.New(client, "n", etcdlock.WithTTL(time.Minute), join(etcdlock.WithOwner("me")))
+	mu, err := etcdlock.NewMutex(client, "n", etcdlock.WithTTL(time.Minute),
+		join(etcdlock.WithOwner("me")))
 	require.NoError(t, err)
 	require.NoError(t, mu.Close(t.Context()))
 

@@ -303,6 +303,7 @@ func TestGaveUpTellsTheErrorThatTheCallReturns(t *testing.T) {
 		"Session.TryLock":      func(ctx context.Context, l locks) error { return of(l.s.TryLock(ctx, "n")) },
 		"Session.Do":           func(ctx context.Context, l locks) error { return l.s.Do(ctx, "n", never) },
 		"Session.TryDo":        func(ctx context.Context, l locks) error { return l.s.TryDo(ctx, "n", never) },
+		"Session.Lead":         func(ctx context.Context, l locks) error { return l.s.Lead(ctx, "n", never) },
 		"Session.LockAll":      func(ctx context.Context, l locks) error { return of(l.s.LockAll(ctx, names...)) },
 		"Session.TryLockAll":   func(ctx context.Context, l locks) error { return of(l.s.TryLockAll(ctx, names...)) },
 		"Session.DoAll":        func(ctx context.Context, l locks) error { return l.s.DoAll(ctx, names, never) },

@@ -58,7 +58,8 @@ func shows(t *testing.T, b *board.Board, what string, is func(*board.Picture) bo
 
 func holds(t *testing.T, client *clientv3.Client, name, owner string) *etcdlock.Mutex {
 	t.Helper()
-	mu, err := etcdlock.New(client, name, etcdlock.WithOwner(owner), etcdlock.WithTTL(time.Minute))
+	mu, err := etcdlock.NewMutex(client, name, etcdlock.WithOwner(owner),
+		etcdlock.WithTTL(time.Minute))
 	require.NoError(t, err)
 	t.Cleanup(func() { // after a set-back its lease is another's
 		ctx, cancel := context.WithCancel(context.Background())

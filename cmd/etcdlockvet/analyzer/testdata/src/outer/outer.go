@@ -44,6 +44,9 @@ func reported(ctx context.Context, s *etcdlock.Session, mu *etcdlock.Mutex, srv 
 	s.Do(r.Context(), "name", func(ctx context.Context) error {
 		return work(r.Context()) // want `r.Context\(\) does not end`
 	})
+	s.Lead(ctx, "name", func(held context.Context) error {
+		return work(ctx) // want `ctx does not end if the lock is lost: use held, which Lead gives`
+	})
 	s.DoAll(ctx, []string{"a", "b"}, func(held context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second) // want `ctx does not end`
 		defer cancel()

@@ -56,6 +56,11 @@ func (s *Session) Do(
 ) error {
 	return nil
 }
+func (s *Session) Lead(
+	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
+) error {
+	return nil
+}
 func (s *Session) DoAll(
 	ctx context.Context, names []string, fn func(ctx context.Context) error,
 ) error {
