@@ -59,8 +59,11 @@ func TestBound(t *testing.T) {
 	for _, c := range companies {
 		t.Run(c.name, func(t *testing.T) {
 			n := [2]int{*others / 10, *others}
-			if c.slow {
+			switch {
+			case c.slow:
 				n = [2]int{*others / 13, *others / 4}
+			case c.blind:
+				n = [2]int{*others / 3, *others * 3}
 			}
 			compare(t, "they come, and calls beside them", n, func(w *world) {
 				w.count("they come", each, func() { c.come(w) })

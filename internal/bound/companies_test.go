@@ -27,6 +27,7 @@ type company struct {
 	spare bool // they are keys that linger
 	puts  bool // their puts are under way
 	alien bool // one waits for keys that are of no process
+	blind bool // the Session hears no event: it has more keys than it would watch
 
 	nested bool // they are keys of nested names, all on one lease
 }
@@ -177,10 +178,7 @@ var companies = []company{
 		}},
 
 	// Other names.
-	{name: "names are held", holds: true, come: func(w *world) {
-		names := w.names()
-		w.each(func(ctx context.Context, i int) { w.lock(ctx, names[i]) })
-	}},
+	{name: "names are held", holds: true, come: (*world).holdNames},
 	{name: "names are held, and listen", holds: true, come: func(w *world) {
 		names := w.names()
 		w.each(func(ctx context.Context, i int) {
@@ -230,9 +228,25 @@ var companies = []company{
 			require.NoError(w, h.Unlock(context.Background()))
 		})
 	}},
+	{name: "names are held, and no event comes", holds: true, blind: true, come: func(w *world) {
+		w.hearsNoEvent()
+		w.holdNames()
+	}},
+	{name: "names wait for the lock delay of a doubt", waits: true, come: func(w *world) {
+		w.hearsNoEvent()
+		w.holdNames()
+		w.losesKeys()
+		w.etcd.Compact() // etcd's history does not tell
+		time.Sleep(ttl / 2)
+		for _, h := range w.holds {
+			require.ErrorIs(w, h.Unlock(context.Background()), etcdlock.ErrLost)
+		}
+		w.holds, w.ends = nil, nil
+		w.holdNames()
+		require.Empty(w, w.holds)
+	}},
 	{name: "names are being removed", slow: true, come: func(w *world) {
-		names := w.names()
-		w.each(func(ctx context.Context, i int) { w.lock(ctx, names[i]) })
+		w.holdNames()
 		w.etcd.Intercept(func(c fake.Call) fake.Effect {
 			return fake.Effect{Drop: c.Process == "a" && c.Method == fake.Txn && len(c.Deletes) > 0}
 		})

@@ -28,6 +28,7 @@ func another(c company) bool { return c.other }
 func spare(c company) bool   { return c.spare }
 func alien(c company) bool   { return c.alien }
 func nested(c company) bool  { return c.nested }
+func blind(c company) bool   { return c.blind }
 func inUse(c company) bool   { return !c.spare }
 func puts(c company) bool    { return c.puts }
 func inLine(c company) bool  { return c.waits && !c.puts }
@@ -101,6 +102,14 @@ var events = []event{
 		countFromHere()
 		w.etcd.RevokeLease(w.alien)
 	}},
+	{"all keys go", blind, each, func(w *world) {
+		w.losesKeys()
+		w.doubts(w.n/100 + 1) // an audit reads them by hundreds
+	}},
+	{"all keys go with their lease", blind, each, func(w *world) {
+		w.etcd.RevokeLease(w.s.Lease())
+		w.doubts(2)
+	}},
 	{"all watches end", always, each, func(w *world) {
 		w.etcd.CancelWatches()
 		time.Sleep(time.Second)
@@ -153,6 +162,16 @@ var events = []event{
 		}
 		time.Sleep(5 * time.Second)
 	}},
+}
+
+// doubts lets time pass until keys were missed, and requires that etcd's history was asked, and at
+// most so often.
+func (w *world) doubts(most int) {
+	w.etcd.Delay("a", time.Millisecond)
+	time.Sleep(ttl / 2)
+	if w.asked < 1 || w.asked > most {
+		w.Errorf("etcd's history was asked %d times, and not 1 to %d", w.asked, most)
+	}
 }
 
 // losesAnAnswer loses the answer to a put. The lease gets no more keys then.

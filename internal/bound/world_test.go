@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -37,6 +38,7 @@ type world struct {
 	left sync.WaitGroup      // goroutines of the test
 
 	alien clientv3.LeaseID // of the keys of nested names
+	asked int              // how often etcd's history was asked for a key, by hearsNoEvent
 
 	waits context.Context // of the calls of the others
 	end   context.CancelFunc
@@ -200,6 +202,29 @@ func (w *world) names() []string {
 		names[i] = fmt.Sprint("name-", i)
 	}
 	return names
+}
+
+// holdNames holds n names.
+func (w *world) holdNames() {
+	names := w.names()
+	w.each(func(ctx context.Context, i int) { w.lock(ctx, names[i]) })
+}
+
+// hearsNoEvent loses whatever watches would tell, and counts the reads of one of the names' keys.
+func (w *world) hearsNoEvent() {
+	w.etcd.Intercept(func(c fake.Call) fake.Effect {
+		if c.Method == fake.Range && len(c.Gets) == 1 && strings.HasPrefix(c.Gets[0], "name-") {
+			w.asked++
+		}
+		return fake.Effect{Drop: c.Method == fake.Event}
+	})
+}
+
+// losesKeys deletes the keys of all names.
+func (w *world) losesKeys() {
+	for _, key := range w.etcd.Keys("name-") {
+		w.etcd.DeleteKey(key)
+	}
 }
 
 // nested puts n keys of names that nest in the one that the others want, of no Session.
