@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -32,6 +33,7 @@ import (
 
 	"github.com/etcdlock/etcdlock"
 	etcdlockcertmagic "github.com/etcdlock/etcdlock/adapters/certmagic"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 func init() { caddy.RegisterModule(Storage{}) }
@@ -88,6 +90,10 @@ var pool = caddy.NewUsagePool()
 func (s *Storage) Provision(ctx caddy.Context) error {
 	if len(s.Endpoints) == 0 {
 		return errors.New("caddy.storage.etcdlock: no endpoints")
+	}
+	if slices.ContainsFunc(s.Endpoints, quote.HasUser) { // (which the error must not show)
+		return errors.New("caddy.storage.etcdlock: endpoints: a user or a password in an address: " +
+			"username and password are for these")
 	}
 	if s.Prefix == "" {
 		s.Prefix = "caddy/"

@@ -100,13 +100,15 @@ func TestAModuleIsProvisionedWithoutEtcd(t *testing.T) {
 
 func TestWhatAModuleCannotUse(t *testing.T) {
 	for config, says := range map[string]string{
-		`{}`:                                   "no endpoints",
-		`{"endpoints": ["a:1"], "ttl": "-1s"}`: "TTL",
+		`{}`: "no endpoints",
+		`{"endpoints": ["a:1", "http://u:secret@a:1"]}`:            "a user or a password in an address",
+		`{"endpoints": ["a:1"], "ttl": "-1s"}`:                     "TTL",
 		`{"endpoints": ["a:1"], "prefix": "\u0000"}`:               "prefix",
 		`{"endpoints": ["a:1"], "ca_file": "/nowhere"}`:            "/nowhere",
 		`{"endpoints": ["a:1"], "storage": {"module": "nowhere"}}`: "caddy.storage.nowhere",
 	} {
 		_, err := provision(t, config)
 		require.ErrorContains(t, err, says, config)
+		require.NotContains(t, err.Error(), "secret")
 	}
 }

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 // A connection is how to reach etcd: the flags and the environment of etcdctl.
@@ -90,9 +91,7 @@ func (c *connection) config() (cfg clientv3.Config, err error) {
 		}
 	}
 	for _, endpoint := range cfg.Endpoints {
-		// The error must not show it.
-		scheme, host, _ := strings.Cut(endpoint, "://")
-		if !strings.HasPrefix(scheme, "unix") && strings.Contains(scheme+host, "@") {
+		if quote.HasUser(endpoint) { // (which the error must not show)
 			return cfg, misused("--endpoints: a user or a password in an address: --user and " +
 				"ETCDCTL_PASSWORD are for these")
 		}

@@ -43,7 +43,7 @@ func TestNothingIsUsedAgainstTheDirection(t *testing.T) {
 // that it may import.
 var imports = map[string][]string{
 	"etcd":           {"etcd/attempt", "etcd/keepalive", "guard", "line", "ticket"},
-	"etcd/attempt":   {"guard"},
+	"etcd/attempt":   {"guard", "quote"},
 	"etcd/keepalive": {"etcd/attempt", "guard"},
 	"events":         nil,
 	"follow":         {"etcd", "etcd/attempt", "line", "recheck", "ticket"},

@@ -11,6 +11,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 // setBackLogEvery is how often a Session logs that etcd was set back. A client whose
@@ -61,7 +62,8 @@ func (l *listener) TermFell(from, to uint64) {
 // Unavailable is as in etcd.Listener.
 func (l *listener) Unavailable(reason error, silent time.Duration) {
 	s := (*Session)(l)
-	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", s.etcd.Endpoints(), "error", reason,
+	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", quote.Addresses(s.etcd.Endpoints()),
+		"error", reason,
 		"silent", silent)
 	e := Unavailable{errs.Unavailable(reason), silent}
 	report(&s.hooks, s.cfg.Hooks.Unavailable, context.Background(), e)

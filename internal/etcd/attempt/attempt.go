@@ -44,6 +44,7 @@ type Caller struct {
 
 	// Set once, then only read.
 	conn   *grpc.ClientConn // the client's, nil if that was not made with clientv3.New
+	where  func() []string  // the client's endpoints
 	closed context.Context  // the client's, which has ended once that is closed
 	ctx    context.Context
 	link   *link
@@ -71,6 +72,7 @@ func NewCaller(
 		Timeout: min(max(ttl/3, 500*time.Millisecond), 2*time.Second),
 		Several: func() bool { return conn == nil || len(client.Endpoints()) > 1 },
 		conn:    conn,
+		where:   client.Endpoints,
 		closed:  closed,
 		ctx:     ctx,
 		link:    linkOf(client),
@@ -159,7 +161,7 @@ func Do[R any](
 		return r, several, nil
 	}
 	if r, err = a.hear(r, err); err != nil {
-		err = a.fails(ctx, Foreign(err))
+		err = a.fails(ctx, c.shown(Foreign(err)))
 	}
 	retry.note(err, c.Several())
 	if _, busy := err.(*busyError); busy { // what has failed before says more

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 const (
@@ -129,11 +130,32 @@ func (c *Caller) whyDisconnected(ctx context.Context) error {
 	case err == nil || ctx.Err() != nil:
 		return ErrUnreachable // it is connected just now, or was cut short
 	}
-	reason = &unreachableError{err}
+	reason = &unreachableError{c.shown(err)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.reason, l.told = reason, time.Now()
 	return reason
+}
+
+// A shownError is an error whose text may be shown.
+type shownError struct {
+	error
+	text string
+}
+
+func (e *shownError) Error() string { return e.text }
+func (e *shownError) Unwrap() error { return e.error }
+
+// shown is err without the users and passwords of the endpoints: gRPC tells an address that it
+// cannot dial.
+func (c *Caller) shown(err error) error {
+	if err == nil || c.conn == nil {
+		return err
+	}
+	if text := quote.WithoutUsers(err.Error(), c.where()); text != err.Error() {
+		return &shownError{err, text}
+	}
+	return err
 }
 
 // CancelWhenUnreachable cancels a request once no endpoint is connected, and asks for a new

@@ -123,6 +123,14 @@ func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 		},
 		{"untrusted certificate", secret, "x509", true, &tls.Config{}, nil},
 		{
+			"a password in an address", "user:secret@etcd.invalid:2379", "xxxxx@etcd.invalid:2379", true,
+			nil, nil,
+		},
+		{
+			"a password in a URL", "http://user:secret@" + refused.Addr().String(), "connection refused",
+			true, nil, nil,
+		},
+		{
 			"no answer to the handshake", mute.Addr().String(), "no endpoint of etcd can be reached", false,
 			nil, nil,
 		},
@@ -167,6 +175,7 @@ func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 				require.ErrorIs(t, err, context.Canceled)
 				require.ErrorContains(t, err, w.reason)
 				require.ErrorContains(t, err, "no answer from etcd")
+				require.NotContains(t, err.Error(), "secret")
 			}
 			errs, _ := told.Hooks()
 			require.Len(t, errs, 1, "once for all that wait")
@@ -176,7 +185,9 @@ func TestALockThatWaitsForAnEtcdThatIsAwayTellsWhy(t *testing.T) {
 			require.Len(t, lines, 1)
 			t.Log(lines[0])
 			require.Contains(t, lines[0], w.reason)
-			require.Contains(t, lines[0], "endpoints=["+w.endpoint+"]")
+			shown := strings.Replace(w.endpoint, "user:secret", "xxxxx", 1)
+			require.Contains(t, lines[0], "endpoints=["+shown+"]")
+			require.NotContains(t, lines[0]+errs[0].Error(), "secret")
 			require.Contains(t, lines[0], "level=WARN")
 		})
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
 const (
@@ -72,8 +74,8 @@ func (f *Feed) why(err error) string {
 		return ""
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Sprintf("etcd at %s did not answer in %v", strings.Join(f.Client.Endpoints(), ","),
-			f.Timeout)
+		where := strings.Join(quote.Addresses(f.Client.Endpoints()), ",")
+		return fmt.Sprintf("etcd at %s did not answer in %v", where, f.Timeout)
 	}
 	return strings.TrimPrefix(err.Error(), "etcdserver: ")
 }
