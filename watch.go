@@ -296,9 +296,10 @@ func (r RecallRequest) line(id string) (line.Recall, error) {
 // A holder notices it within milliseconds, about a second later if it began to hold with no waiter
 // behind it. If its Session has more than 100 names, it takes up to a renewal period and the time
 // to read their keys. A waiter notices it as its hold begins. [RecallFrom] tells it, and after the
-// grace its context ends with a [*RecalledError]. A holder that does not unlock keeps the lock as long as its lease is renewed. Readers that share
-// a key are recalled together, and so are all names of a [Session.LockAll]. Recall each other
-// holder on its own. It costs a read and a transaction.
+// grace its context ends with a [*RecalledError]. A holder that does not unlock keeps the lock as
+// long as its lease is renewed. Readers that share a key are recalled together, and so are all
+// names of a [Session.LockAll]. Recall each other holder on its own. It costs a read and a
+// transaction.
 func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
 	if err := checkContender(ctx, kv, "recall", c); err != nil {
 		return err
