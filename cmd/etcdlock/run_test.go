@@ -269,6 +269,31 @@ func TestAReleaseThatIsNotConfirmed(t *testing.T) {
 	run.exits(7).says("release not confirmed")
 }
 
+// A run of nothing with a least time pauses a job: it waits for the run under way, and the slots
+// after it are skipped, until the place is broken.
+func TestAPauseSkipsTheSlotsOfAJob(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	slot := func() *program {
+		return starts(t, []string{"run", "--endpoints", e.addr, "-n", "--at-least", "1ms",
+			"--conflict-exit-code", "0", "cron/report", "--", "echo", "ran"})
+	}
+	mu := e.holds(t, "cron/report")
+	pause := starts(t, []string{"run", "--endpoints", e.addr, "--at-least", "1h", "cron/report",
+		"--", "true"})
+	e.line(t, "cron/report", 2)
+	require.NoError(t, mu.Unlock(context.Background()))
+	pause.exits(0)
+	skipped := slot().exits(0)
+	skipped.says("kept until")
+	require.Empty(t, skipped.stdout.String())
+
+	status, _, stderr := runs(t, "", "break", "cron/report", "--endpoints", e.addr, "--token",
+		fmt.Sprint(e.line(t, "cron/report", 1)[0].Token))
+	require.Equal(t, exitGood, status, stderr)
+	require.Equal(t, "ran\n", slot().exits(0).stdout.String())
+}
+
 func TestTheCommandKnowsItsLock(t *testing.T) {
 	t.Parallel()
 	e := newEtcd(t)

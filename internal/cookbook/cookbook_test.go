@@ -162,7 +162,14 @@ type replica struct {
 
 func newReplica(t *testing.T, name string, leads chan<- *candidate) *replica {
 	t.Helper()
-	c, err := newCandidate(contract.NewSession(t, newClient(t)), name)
+	return newReplicaOf(t, newClient(t), name, leads)
+}
+
+func newReplicaOf(
+	t *testing.T, client *clientv3.Client, name string, leads chan<- *candidate,
+) *replica {
+	t.Helper()
+	c, err := newCandidate(contract.NewSession(t, client), name)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &replica{c, cancel, make(chan error, 1)}

@@ -114,7 +114,8 @@ func TestTheCodeOfThePagesIsTested(t *testing.T) {
 	require.Positive(t, shown)
 }
 
-// The program of README.md is compiled and run, with an etcd in memory at the address that it names.
+// The program of README.md is compiled and run, with an etcd in memory in place of the one at its
+// address.
 // The example of the package does the same, line by line.
 func TestTheProgramOfTheReadmeRuns(t *testing.T) {
 	_, program, found := strings.Cut(docs(t)["README.md"], "\n```go\npackage main\n")
