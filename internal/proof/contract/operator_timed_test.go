@@ -113,3 +113,51 @@ func TestAChangedPasswordEndsTheHolds(t *testing.T) {
 	_, err = cluster.Client(t, as("second")).AuthDisable(bounded(t)) // for the leak check
 	require.NoError(t, err)
 }
+
+// All members are replaced, one after another: a learner comes, is promoted, and the oldest member
+// goes. A hold whose client learns the new addresses is kept. One whose client has the learner among
+// its endpoints is kept, too, and gets other locks. One whose client knows only members that are gone
+// is lost.
+func TestReplacingAllMembersCostsNoHoldOfAClientThatLearnsTheirAddresses(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	const ttl = 5 * time.Second
+	cluster := etcdtest.Start(t, 3)
+	told, untold := cluster.Client(t), cluster.Client(t)
+	kept, err := contract.NewSession(t, told, etcdlock.WithTTL(ttl)).Lock(bounded(t), "kept")
+	require.NoError(t, err)
+	alone, err := etcdlock.NewSession(untold, etcdlock.WithTTL(ttl))
+	require.NoError(t, err)
+	defer func() { // it cannot tell etcd
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		alone.Close(ended)
+	}()
+	lost, err := alone.Lock(bounded(t), "lost")
+	require.NoError(t, err)
+
+	for i := range 3 {
+		learner := cluster.AddLearner(t, 3+i)
+		if i == 0 {
+			beside := contract.NewSession(t, cluster.Client(t), etcdlock.WithTTL(ttl))
+			hold, err := beside.Lock(bounded(t), "beside")
+			require.NoError(t, err)
+			time.Sleep(2 * ttl)
+			require.True(t, hold.Status().Held)
+			require.NoError(t, hold.Unlock(bounded(t)))
+			for range 20 {
+				require.NoError(t, beside.Do(bounded(t), "other",
+					func(context.Context) error { return nil }))
+			}
+			require.NoError(t, beside.Close(bounded(t)))
+		}
+		cluster.Promote(t, learner)
+		require.NoError(t, told.Sync(bounded(t))) // as AutoSyncInterval does
+		cluster.Remove(t)
+		time.Sleep(ttl / 5)
+	}
+	receive(t, lost.Context(context.Background()).Done(), "the loss")
+	require.ErrorIs(t, lost.Unlock(bounded(t)), etcdlock.ErrLost)
+	time.Sleep(2 * ttl)
+	require.True(t, kept.Status().Held)
+	require.NoError(t, kept.Unlock(bounded(t)))
+}

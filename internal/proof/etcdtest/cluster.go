@@ -200,6 +200,65 @@ func (c *Cluster) Restart(t testing.TB, member int) {
 	m.Closed = false
 }
 
+// AddLearner starts one more member, as a learner, which has no vote before it is promoted.
+func (c *Cluster) AddLearner(t testing.TB, name int) (id uint64) {
+	t.Helper()
+	m, err := newMember(name, t.TempDir(), nil)
+	if err != nil {
+		t.Fatalf("etcdtest: prepare member %d: %v", name, err)
+	}
+	client := c.Client(t)
+	eventually(t, "a cluster that has been healthy for long enough", func() bool {
+		added, err := client.MemberAddAsLearner(context.Background(), m.PeerURLs.StringSlice())
+		if err == nil {
+			id = added.Member.ID
+		}
+		return err == nil
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m.NewCluster = false
+	m.InitialPeerURLsMap = types.URLsMap{m.Name: m.PeerURLs}
+	for _, other := range c.Members {
+		m.InitialPeerURLsMap[other.Name] = other.PeerURLs
+	}
+	if err := m.Launch(); err != nil {
+		t.Fatalf("etcdtest: launch member %d: %v", name, err)
+	}
+	c.Members = append(c.Members, m)
+	return id
+}
+
+// Promote gives a learner its vote, once it has caught up.
+func (c *Cluster) Promote(t testing.TB, id uint64) {
+	t.Helper()
+	client := c.Client(t)
+	eventually(t, "the learner to catch up", func() bool {
+		_, err := client.MemberPromote(context.Background(), id)
+		return err == nil
+	})
+}
+
+// Remove takes the first member out of the cluster, and stops it.
+func (c *Cluster) Remove(t testing.TB) {
+	t.Helper()
+	c.mu.Lock()
+	id := uint64(c.Members[0].Server.MemberID())
+	c.mu.Unlock()
+	client := c.Client(t, c.At(1))
+	eventually(t, "a cluster that has been healthy for long enough", func() bool {
+		_, err := client.MemberRemove(context.Background(), id)
+		return err == nil
+	})
+	c.Stop(0)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if removed := c.Members[0]; removed.Client != nil {
+		removed.Client.Close()
+	}
+	c.Members = c.Members[1:]
+}
+
 // listenAgain waits for the port, in case something else on this machine got it meanwhile.
 func listenAgain(t testing.TB, closed net.Listener) net.Listener {
 	t.Helper()
