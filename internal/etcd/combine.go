@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -16,12 +17,13 @@ import (
 )
 
 const (
-	// fewUnderWay is how many transactions may be under way before others wait to be combined.
-	fewUnderWay = 2
-
 	// mostParts is how many transactions are combined at most. etcd allows 128 operations by
 	// default: the parts, and the operations of the largest part.
 	mostParts = 64
+
+	// manyParts is how many parts need not wait for the only answer that is due. Beyond them a part
+	// costs etcd as much as before, and while etcd works on one half the client works on the other.
+	manyParts = mostParts / 2
 
 	// longestWait is how long a transaction waits for others to be answered. A near etcd answers
 	// sooner, so the transactions of a busy client go together. A far one takes much longer: there
@@ -34,6 +36,16 @@ const (
 // long, and then goes as the parts of one transaction: one request, one revision, one write to
 // etcd's log. So a transaction has as many parts as come in the time of an answer, and each waits
 // for a part of that time.
+//
+// After an answer the combiner gathers: the next transaction waits for the callers that were just
+// answered, as far as the last answers say that they come back at once (pace.go).
+// (Do not let it leave with those that wait already. The others come back microseconds later and
+// wait for a whole trip, so that transactions of one part and of seven take turns.
+// TestCallersThatComeBackGoTogether.)
+//
+// Invariant: while the combiner gathers, a goroutine looks who has come, or late is due. So no part
+// waits long for a caller that does not come back. (TestACombinerThatGathersWaitsForNobodyForLong.)
+// (Do not have a goroutine wait for them, which would be left when a synctest bubble ends.)
 //
 // Invariant: the parts are of different locks, or put no key. They get one revision, and revisions
 // are the order of a line.
@@ -62,6 +74,9 @@ type combiner struct {
 	under   int         // how many transactions are under way
 	waiting *combined   // what comes next, nil if nothing waits
 	late    *time.Timer // sends it, if no answer does
+	pace    pace
+	gathers int  // for how many parts what comes next waits, 0 if not for a number
+	carries bool // a goroutine looks whether they have come, and carries them
 }
 
 // combiners has a combiner for each client with a Session.
@@ -118,11 +133,7 @@ func (b *combiner) ask(ctx context.Context, c *Conn, r Request) (Reading, error)
 	p, counts := b.join(ctx, c, r)
 	if p == nil {
 		if counts {
-			defer func() {
-				if of := b.next(); of != nil {
-					go b.carry(of)
-				}
-			}()
+			defer b.landed(1, time.Now())
 		}
 		return c.Ask(ctx, r)
 	}
@@ -147,18 +158,21 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, count
 	_, marked := metadata.FromOutgoingContext(ctx) // which is about this request alone
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.pace.comes(time.Now())
 	next := b.waiting
 	switch {
 	case b.most == 1 || r.Name == "" || marked:
 		return nil, false
-	case next == nil && b.under < fewUnderWay:
+	case next == nil && b.gathers == 0 && b.under < b.pace.few():
 		b.under++
 		return nil, true
 	case next == nil:
 		next = &combined{done: make(chan struct{})}
 		next.ctx, next.end = context.WithCancel(context.Background())
 		b.waiting = next
-		b.late.Reset(longestWait)
+		if b.gathers == 0 {
+			b.late.Reset(longestWait)
+		}
 	case slices.ContainsFunc(next.parts, func(p *part) bool {
 		return p.r.Name == r.Name && (p.r.puts() || r.puts())
 	}):
@@ -167,8 +181,9 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, count
 	p = &part{conn: c, r: r, of: next}
 	next.parts = append(next.parts, p)
 	next.waits++
-	if len(next.parts) >= b.most {
-		go b.carry(b.takeLocked())
+	n := len(next.parts)
+	if n >= b.most || n >= manyParts && b.under < 2 || b.gathers > 0 && n >= b.gathers && !b.carries {
+		b.sendLocked()
 	}
 	return p, false
 }
@@ -192,34 +207,94 @@ func (b *combiner) leave(p *part) {
 	of.end()
 	if of == b.waiting {
 		b.waiting = nil
-		b.late.Stop()
+		if b.gathers == 0 {
+			b.late.Stop()
+		}
 	}
 }
 
-// next counts a transaction as answered. It returns what waits, if that is to be sent now.
-func (b *combiner) next() (of *combined) {
+// next counts a transaction of n parts, sent at sent, as answered. It returns what waits, if that
+// is to be sent now, and whether the caller has to call gather.
+func (b *combiner) next(n int, sent time.Time) (of *combined, gathers bool) {
+	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.under--; b.waiting != nil && b.under < fewUnderWay {
-		of = b.takeLocked()
+	b.under--
+	b.pace.lands(n, now.Sub(sent), now)
+	if b.gathers > 0 || b.under >= b.pace.few() {
+		return nil, false
 	}
-	return of
+	waiting := 0
+	if b.waiting != nil {
+		waiting = len(b.waiting.parts)
+	}
+	all := min(waiting+b.pace.expects(), b.most)
+	switch {
+	case all > max(waiting, 1):
+		b.gathers = all
+		return nil, true
+	case waiting > 0:
+		return b.takeLocked(), false
+	}
+	return nil, false
 }
 
-// send sends what waits, though no answer has come.
+// landed is next, and what follows it in another goroutine.
+func (b *combiner) landed(n int, sent time.Time) {
+	if of, gathers := b.next(n, sent); of != nil {
+		go b.carry(of)
+	} else if gathers {
+		b.gather(0)
+	}
+}
+
+// gather has the processor run other goroutines, at most that many times, and returns what waits
+// once that is as much as the combiner gathers. A caller that comes back has little to do, so a few
+// times are enough as a rule. Otherwise the last caller sends what waits, or late does.
+func (b *combiner) gather(yields int) *combined {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.carries = yields > 0
+	for range yields {
+		b.mu.Unlock()
+		runtime.Gosched()
+		b.mu.Lock()
+		if b.gathers == 0 { // sent meanwhile
+			break
+		}
+		if b.waiting != nil && len(b.waiting.parts) >= b.gathers {
+			b.carries = false
+			return b.takeLocked()
+		}
+	}
+	b.carries = false
+	if b.gathers > 0 {
+		b.late.Reset(b.pace.patience)
+	}
+	return nil
+}
+
+// send sends what waits, though no answer has come, or not all that were expected.
 func (b *combiner) send() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.waiting != nil { // no answer has sent it meanwhile
-		go b.carry(b.takeLocked())
+	b.sendLocked()
+}
+
+// sendLocked has what waits sent, which may be nothing.
+func (b *combiner) sendLocked() {
+	if of := b.takeLocked(); of != nil {
+		go b.carry(of)
 	}
 }
 
 // takeLocked returns what waits, which is under way from now on.
 func (b *combiner) takeLocked() *combined {
 	of := b.waiting
-	b.waiting = nil
-	b.under++
+	if of != nil {
+		b.under++
+	}
+	b.waiting, b.gathers = nil, 0
 	b.late.Stop()
 	return of
 }
@@ -233,12 +308,14 @@ func (b *combiner) carry(of *combined) {
 		if of == nil {
 			return
 		}
-		if of = b.next(); of != nil { // the user's code has ended this goroutine
-			go b.carry(of)
-		}
+		b.landed(0, time.Now()) // the user's code has ended this goroutine
 	}()
-	for ; of != nil; of = b.next() {
+	for gathers := false; of != nil; {
+		sent := time.Now()
 		guard.Catch(func() { b.carryOne(of) }, of.over)
+		if of, gathers = b.next(len(of.parts), sent); gathers {
+			of = b.gather(mostYields)
+		}
 	}
 }
 

@@ -91,6 +91,12 @@ func (r *rush) combines() (under, most, waiting int) {
 	return r.combiner.under, r.combiner.most, waiting
 }
 
+// restart has the combiner know nothing of the answers so far. It sends two at once then.
+func (r *rush) restart() {
+	synctest.Wait()
+	r.combiner.pace = pace{}
+}
+
 // idle requires that nothing is under way or waits.
 func (r *rush) idle(t *testing.T) {
 	t.Helper()
@@ -140,6 +146,103 @@ func TestTransactionsThatMeetGoAsOne(t *testing.T) {
 		}
 		r.idle(t)
 		r.takes(t, mostParts, 0)
+	})
+}
+
+// loops has n callers make transactions, one after another, until each has made that many. Between
+// two, each waits as pause says.
+func (r *rush) loops(n, each int, pause func(caller int)) {
+	first := len(r.done)
+	r.done = slices.Grow(r.done, n*each)[:first+n*each]
+	for caller := range n {
+		r.running.Go(func() {
+			for k := range each {
+				i := first + caller*each + k
+				r.done[i] = r.Commit(r.ctx(i), &attempt.Backoff{Policy: attempt.Urgent}, r.puts(i))
+				pause(caller)
+			}
+		})
+	}
+	r.running.Wait()
+}
+
+// Callers that come back as soon as they are answered go in one transaction each time, although the
+// first of them comes to a client that has nothing under way.
+func TestCallersThatComeBackGoTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		const callers, each = 8, 20
+		r.loops(callers, each, func(int) {})
+		n := r.nested()
+		require.Less(t, len(n), each+5, "%v", n)
+		for _, parts := range n[4 : each-4] {
+			require.Equal(t, callers, parts, "%v", n)
+		}
+		for i, done := range r.done {
+			require.True(t, done.Err == nil && done.Answer.Succeeded, i)
+		}
+		r.idle(t)
+	})
+}
+
+// Callers that work before they come back keep nobody waiting who does not.
+func TestCallersThatWorkAreNotWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		began := time.Now()
+		const each = 50
+		var took time.Duration
+		r.loops(4, each, func(caller int) {
+			if caller > 0 {
+				time.Sleep(10 * time.Millisecond)
+			} else {
+				took = time.Since(began)
+			}
+		})
+		// Its own answers take 50 ms. It meets each of the others' some 5 times in that time, and
+		// waits then for at most an answer, and for those who do not come back.
+		require.Less(t, took, each*(2*time.Millisecond)+15*mostPatience)
+		r.idle(t)
+	})
+}
+
+// A caller that always came back stays away: those that wait go without it before long.
+func TestACombinerThatGathersWaitsForNobodyForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		const callers = 4
+		times := make([][]time.Time, callers)
+		r.loops(callers, 20, func(caller int) {
+			times[caller] = append(times[caller], time.Now())
+			if caller == 0 && len(times[0]) == 10 {
+				time.Sleep(time.Hour)
+			}
+		})
+		for caller := 1; caller < callers; caller++ {
+			at := times[caller]
+			for k := 1; k < len(at); k++ {
+				require.LessOrEqual(t, at[k].Sub(at[k-1]), 2*time.Millisecond+mostPatience)
+			}
+			require.LessOrEqual(t, at[19].Sub(at[9]), 10*time.Millisecond+2*mostPatience,
+				"it is expected no more")
+		}
+		r.idle(t)
+	})
+}
+
+// Half of what may be combined does not wait for the only answer that is due.
+func TestManyPartsDoNotWaitForOneAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRush(t)
+		r.begin(1)
+		r.running.Wait()
+		r.begin(2 + manyParts - 1)
+		require.Equal(t, []int{0, 0}, r.nested(), "one is under way")
+		r.begin(2 + manyParts)
+		synctest.Wait()
+		require.Equal(t, []int{0, 0, manyParts}, r.nested())
+		r.running.Wait()
+		r.idle(t)
 	})
 }
 
@@ -369,6 +472,7 @@ func TestAnEtcdThatTakesFewPartsGetsFew(t *testing.T) {
 		r.begin(12 + 2 + 10)
 		r.running.Wait()
 		r.takes(t, 2, 0) // with the operations of a part
+		r.restart()
 		r.begin(24 + 2 + 4)
 		r.running.Wait()
 		n := r.nested()
@@ -465,6 +569,7 @@ func TestAPartThatLeavesInTimeIsNotSent(t *testing.T) {
 			return t.Context()
 		}
 		impatient, leave = context.WithCancel(t.Context())
+		r.restart()
 		r.begin(9)
 		r.combiner.mu.Lock()
 		of := r.combiner.takeLocked()

@@ -1060,6 +1060,30 @@ var mutants = []mutant{
 		killers: []killer{core("etcd", "TestAPartThatLeavesInTimeIsNotSent")},
 	},
 	{
+		name:    "a transaction leaves with those who wait already",
+		why:     "The callers that were just answered come back microseconds later, and wait for a whole trip.",
+		change:  in("etcd.combiner.next").never("all > max(_, 1)"),
+		killers: []killer{core("etcd", "TestCallersThatComeBackGoTogether")},
+	},
+	{
+		name:    "a combiner that gathers waits for all that it expects",
+		why:     "One of them works on while it holds, or has ended. The others wait for it.",
+		change:  in("etcd.combiner.gather").never("_.gathers > 0"),
+		killers: []killer{core("etcd", "TestACombinerThatGathersWaitsForNobodyForLong")},
+	},
+	{
+		name:    "a caller that comes late counts as one that came back",
+		why:     "It works while it holds. The next transactions would wait for it in vain.",
+		change:  in("etcd.pace.comes").drop("_.Before(_)"),
+		killers: []killer{core("etcd", "TestAPaceExpectsTheCallersThatComeBack")},
+	},
+	{
+		name:    "one transaction is under way at a far etcd, too",
+		why:     "Another caller waits for half a trip before its own.",
+		change:  in("etcd.pace.few").always("_.near"),
+		killers: []killer{core("etcd", "TestAPaceGoesByWhatAnAnswerTakes")},
+	},
+	{
 		name:    "the transactions of a user are combined",
 		why:     "etcd has let nested transactions past its permissions.",
 		change:  in("etcd.combinerOf").never(`_.Username != "" || _.Token != ""`),

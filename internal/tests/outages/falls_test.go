@@ -331,9 +331,9 @@ var fallsIn = map[string]func(w *world){
 		}
 		w.etcd.Intercept(func(c fake.Call) fake.Effect { return fake.Effect{Delay: time.Millisecond} })
 		w.falls(combined, 0, 1)
-		require.Equal(w, 14, w.together(16, func(ctx context.Context, name string) error {
+		require.Equal(w, 15, w.together(16, func(ctx context.Context, name string) error {
 			return holds[name].Unlock(ctx)
-		}), "all but the two that went alone")
+		}), "all but the one that went alone")
 	},
 	"a look, behind many": func(w *world) {
 		unlock := w.held()
