@@ -115,9 +115,9 @@ func TestAChangedPasswordEndsTheHolds(t *testing.T) {
 }
 
 // All members are replaced, one after another: a learner comes, is promoted, and the oldest member
-// goes. A hold whose client learns the new addresses is kept. One whose client has the learner among
-// its endpoints is kept, too, and gets other locks. One whose client knows only members that are gone
-// is lost.
+// goes. A hold whose client learns the new addresses is kept. One whose client has the learner
+// among its endpoints is kept, too, and gets other locks. One whose client knows only members that
+// are gone is lost.
 func TestReplacingAllMembersCostsNoHoldOfAClientThatLearnsTheirAddresses(t *testing.T) {
 	etcdtest.VerifyNoLeaks(t)
 	const ttl = 5 * time.Second
