@@ -29,6 +29,20 @@ const (
 	// sooner, so the transactions of a busy client go together. A far one takes much longer: there
 	// many are under way at once, and waiting for an answer would cost half a trip.
 	longestWait = 2 * time.Millisecond
+
+	// fewUnderWay is how many transactions may be under way before others wait to be combined. One is
+	// enough for an etcd that answers soon: all that comes meanwhile goes as one, for which etcd and
+	// the client wake up once. For the answer of a far etcd the others would wait too long.
+	fewUnderWay = 2
+
+	// mostPatience is how long the next transaction waits at most for the callers that were just
+	// answered.
+	mostPatience = longestWait / 4
+
+	// mostYields is how many times a goroutine lets others run before a timer waits for those callers
+	// in its place. (Do not start the timer at once. It would be started and stopped for each
+	// transaction, and wake a thread of an idle process each time.)
+	mostYields = 20
 )
 
 // A combiner sends the transactions of a client's Sessions. While few are under way it sends each
@@ -38,7 +52,7 @@ const (
 // for a part of that time.
 //
 // After an answer the combiner gathers: the next transaction waits for the callers that were just
-// answered, as far as the last answers say that they come back at once (pace.go).
+// answered, as far as the last answers say that they come back at once (pace).
 // (Do not let it leave with those that wait already. The others come back microseconds later and
 // wait for a whole trip, so that transactions of one part and of seven take turns.
 // TestCallersThatComeBackGoTogether.)
@@ -86,7 +100,7 @@ var combiners attempt.Shared[combiner]
 // has let nested transactions past its permissions, and would refuse all for one.
 func combinerOf(client *clientv3.Client) *combiner {
 	return attempt.SharedBy(&combiners, client, func() *combiner {
-		b := &combiner{most: mostParts}
+		b := &combiner{most: mostParts, pace: pace{few: fewUnderWay}}
 		b.late = time.AfterFunc(longestWait, b.send)
 		b.late.Stop()
 		if client.Username != "" || client.Token != "" {
@@ -163,7 +177,7 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, count
 	switch {
 	case b.most == 1 || r.Name == "" || marked:
 		return nil, false
-	case next == nil && b.gathers == 0 && b.under < b.pace.few():
+	case next == nil && b.gathers == 0 && b.under < b.pace.few:
 		b.under++
 		return nil, true
 	case next == nil:
@@ -220,15 +234,15 @@ func (b *combiner) next(n int, sent time.Time) (of *combined, gathers bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.under--
-	b.pace.lands(n, now.Sub(sent), now)
-	if b.gathers > 0 || b.under >= b.pace.few() {
+	back := b.pace.lands(n, now.Sub(sent), now)
+	if b.gathers > 0 || b.under >= b.pace.few {
 		return nil, false
 	}
 	waiting := 0
 	if b.waiting != nil {
 		waiting = len(b.waiting.parts)
 	}
-	all := min(waiting+b.pace.expects(), b.most)
+	all := min(waiting+back, b.most)
 	switch {
 	case all > max(waiting, 1):
 		b.gathers = all
@@ -405,5 +419,46 @@ func (b *combiner) sentAlone(p *part, err error) {
 	b.mu.Unlock()
 	if off {
 		p.conn.listener.Uncombined(p.err)
+	}
+}
+
+// A pace says how many transactions of a combiner may be under way, and for how many callers the
+// next one waits. It is pure: it has no clock and no mutex of its own.
+//
+// Invariant: what waits, waits for no more callers than have come back after the last few answers,
+// and for at most half of what the last answer took. So a caller with nothing to do but the next
+// request meets the others, and one that works while it holds keeps nobody waiting.
+// (TestAPaceExpectsTheCallersThatComeBack.)
+type pace struct {
+	few      int           // how many transactions may be under way before others wait
+	patience time.Duration // for how long the callers that it answered are expected
+	until    time.Time     // the end of that time
+	out      int           // how many callers it answered
+	back     int           // how many have come since
+
+	answered, came float64 // the sums of out and back, in which an answer counts half of the next one
+}
+
+// lands notes that at now n callers were answered, by a request that took took. n is 0 if the
+// request has fallen. It returns how many of the callers come back at once, by those before.
+func (p *pace) lands(n int, took time.Duration, now time.Time) int {
+	if n == 0 {
+		return 0
+	}
+	p.answered, p.came = p.answered/2+float64(p.out), p.came/2+float64(p.back)
+	p.out, p.back = n, 0
+	p.few = 1
+	if took >= longestWait {
+		p.few = fewUnderWay
+	}
+	p.patience = min(took/2, mostPatience)
+	p.until = now.Add(p.patience)
+	return int(float64(n)*p.came/max(p.answered, 1) + 0.5)
+}
+
+// comes notes that a caller has come at now.
+func (p *pace) comes(now time.Time) {
+	if p.back < p.out && now.Before(p.until) {
+		p.back++
 	}
 }

@@ -94,7 +94,7 @@ func (r *rush) combines() (under, most, waiting int) {
 // restart has the combiner know nothing of the answers so far. It sends two at once then.
 func (r *rush) restart() {
 	synctest.Wait()
-	r.combiner.pace = pace{}
+	r.combiner.pace = pace{few: fewUnderWay}
 }
 
 // idle requires that nothing is under way or waits.

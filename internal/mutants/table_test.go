@@ -1080,7 +1080,7 @@ var mutants = []mutant{
 	{
 		name:    "one transaction is under way at a far etcd, too",
 		why:     "Another caller waits for half a trip before its own.",
-		change:  in("etcd.pace.few").always("_.near"),
+		change:  in("etcd.pace.lands").never("_ >= longestWait"),
 		killers: []killer{core("etcd", "TestAPaceGoesByWhatAnAnswerTakes")},
 	},
 	{
