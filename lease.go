@@ -3,6 +3,7 @@ package etcdlock
 import (
 	"context"
 	"errors"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -90,10 +91,14 @@ func (s *Session) configured(name string, of use, opts []Option) (*hold.Config, 
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	if err := checkName(name); err != nil {
+	own := s.engine.Config()
+	checked := name
+	if own.SlashNames {
+		checked = strings.TrimRight(name, "/")
+	}
+	if err := checkName(checked); err != nil {
 		return nil, err
 	}
-	own := s.engine.Config()
 	ignores := of != forMutex && own.MinHold > 0 // a default of the Session
 	if len(opts) == 0 && !ignores {
 		return own, nil

@@ -91,6 +91,15 @@ func sessionOption(name string, set func(*hold.Config) error) SessionOption {
 	return &setting{name, 0, set}
 }
 
+func init() {
+	hold.Option = func(set func(*hold.Config)) any {
+		return sessionOption("", func(c *hold.Config) error {
+			set(c)
+			return nil
+		})
+	}
+}
+
 // joined are options that are one. (Do not make it a slice: a program may compare options, or have
 // them as keys of a map, which then panics. TestOptionsCanBeCompared.)
 type joined struct{ opts []Option }

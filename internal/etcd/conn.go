@@ -492,6 +492,28 @@ func (c *Conn) grant(ctx context.Context, ttl time.Duration) (Grant, error) {
 	return Grant{resp.ID, time.Duration(resp.TTL) * time.Second, sent.at}, nil
 }
 
+// Adopt is one of a call's attempts to renew a lease that the caller has: then it is as if etcd had
+// granted that.
+func (c *Conn) Adopt(
+	ctx context.Context, retry *attempt.Backoff, id clientv3.LeaseID,
+) (Grant, error) {
+	renewals := c.Renewals(id, c.Timeout)
+	defer func() { renewals.Close()(ctx) }()
+	renew := func(ctx context.Context, _ bool) (Grant, error) {
+		sent := c.sendingToAny()
+		resp, err := renewals.Renew(ctx, keepalive.Renewal{
+			Where: c.Where(sent.epoch), Until: sent.at.Add(c.Timeout), Patience: c.Timeout,
+		})
+		if err != nil {
+			return Grant{}, err
+		}
+		c.heard(resp.Header, sent)
+		return Grant{id, time.Duration(resp.TTL) * time.Second, sent.at}, nil
+	}
+	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, renew)
+	return g, err
+}
+
 // Revoke is one of a call's attempts to give a lease back. A lease that etcd does not know has been
 // given back.
 func (c *Conn) Revoke(ctx context.Context, retry *attempt.Backoff, id clientv3.LeaseID) error {

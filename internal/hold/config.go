@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -20,6 +22,11 @@ type Config struct {
 	Margin time.Duration // 0: the default, which depends on the granted TTL
 
 	RestoreDelay time.Duration // see delay.go of internal/queue
+
+	// For package concurrency.
+	Adopt      clientv3.LeaseID // to be the first lease; NoLease: one is granted
+	Opened     func(*Session)   // is given the Session
+	SlashNames bool             // names may end with a slash
 
 	// For the lock. A Session passes its own on as defaults.
 	Owner          string
@@ -38,6 +45,10 @@ type Config struct {
 
 	Texts [line.Kinds]line.Text // of the values of keys, by their kind
 }
+
+// Option makes an option for a Session of the API, an etcdlock.SessionOption, of what it does to
+// the Config. The API sets it, for package concurrency.
+var Option func(set func(*Config)) any
 
 // SetTexts sets the values of keys by all else that is set. An error is about the owner.
 func (c *Config) SetTexts() error {

@@ -61,12 +61,16 @@ func New(client *clientv3.Client, cfg *Config) *Session {
 	})
 	s.leases = lease.NewPool(s.ctx, s.etcd, &s.mu, s.tasks, lease.Config{
 		TTL:           cfg.TTL,
+		Adopt:         cfg.Adopt,
 		Margin:        cfg.MarginOf,
 		TenantsLocked: s.keys.TenantsLocked,
 		Error:         errs.OfLease,
 		Hooks:         cfg.Hooks.ofLeases(&s.hooks, s.log),
 	})
 	s.keys.Leases = s.leases
+	if cfg.Opened != nil {
+		cfg.Opened(s)
+	}
 	return s
 }
 

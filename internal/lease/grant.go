@@ -7,6 +7,9 @@ import (
 	"math/rand/v2"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/lease/trust"
 )
@@ -104,7 +107,7 @@ func (p *Pool) grantLease(g *grant) {
 
 // newLease asks for a lease and makes it the current one if it can be used.
 func (p *Pool) newLease(ctx context.Context) error {
-	granted, err := p.etcd.Grant(ctx, &p.retry, p.config.TTL)
+	granted, err := p.ask(ctx)
 	if err != nil {
 		return err
 	}
@@ -144,6 +147,17 @@ func (p *Pool) newLease(ctx context.Context) error {
 	}
 	p.current = l
 	return nil
+}
+
+// ask gets a lease from etcd: a new one, or at first the one to adopt.
+func (p *Pool) ask(ctx context.Context) (etcd.Grant, error) {
+	p.safety.Lock()
+	first := p.granted == 0
+	p.safety.Unlock()
+	if id := p.config.Adopt; id != clientv3.NoLease && first {
+		return p.etcd.Adopt(ctx, &p.retry, id)
+	}
+	return p.etcd.Grant(ctx, &p.retry, p.config.TTL)
 }
 
 // mostDoubled is how often the time over which the Sessions of a crowd spread their leases is

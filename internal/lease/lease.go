@@ -21,6 +21,7 @@ const causeTime = 100 * time.Millisecond
 
 var (
 	errUnused       = errors.New("lease given back: nobody used it")
+	errOrphaned     = errors.New("lease left to expire")
 	errDoubtful     = errors.New("a request with this lease may still be under way")
 	errGrantTooLate = errors.New(
 		"the granted lease was over before it could be used: safety margin too large, or etcd too slow")

@@ -37,6 +37,7 @@ type Pool struct {
 	retry     attempt.Backoff
 	backUntil time.Time // no lease is asked for before that, zero if none is put off
 	closedAt  time.Time // zero until then
+	orphaned  bool      // see OrphanLocked
 
 	// safety guards what follows, and what ends holds in time; see Life.
 	safety     sync.Mutex
@@ -49,6 +50,7 @@ type Pool struct {
 // them.
 type Config struct {
 	TTL    time.Duration                             // to ask for
+	Adopt  clientv3.LeaseID                          // to be the first one; NoLease: it is granted
 	Margin func(granted time.Duration) time.Duration // the safety margin
 
 	// TenantsLocked returns the tenants of l, which was just granted.
@@ -141,6 +143,22 @@ func (p *Pool) endLives() {
 	for _, l := range p.all() {
 		l.endLives(p.config.Error(Closed, nil))
 	}
+}
+
+// OrphanLocked has no lease renewed any more, and none revoked, unless the Pool is closed: each
+// ends with the trust in it, and expires in etcd. The caller has no new place taken.
+func (p *Pool) OrphanLocked() {
+	p.orphaned = true
+	for _, l := range p.all() {
+		l.WakeKeeper()
+	}
+}
+
+// leavesLeases reports whether leases are left to expire.
+func (p *Pool) leavesLeases() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.orphaned && !p.ClosedLocked()
 }
 
 // ClosedLocked reports whether the Pool was closed.

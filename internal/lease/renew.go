@@ -260,6 +260,10 @@ func (l *Lease) verdictLocked(now time.Time) (v verdict, changes time.Time) {
 		if !unused && now.Before(changes) {
 			return leaseWait, changes
 		}
+	case p.orphaned && !unused:
+		return leaseWait, l.until()
+	case p.orphaned:
+		l.endLocked(errOrphaned)
 	case unused && l.state == draining:
 		l.endLocked(l.why)
 	case unused:

@@ -11,6 +11,8 @@ import (
 // etcd confirms, the Session ends, or the lease must have expired: for two TTLs, and for two more
 // from a Close on.
 //
+// A lease of a Session that was orphaned is left to expire: it may have another owner by now.
+//
 // (Do not count the time before a Close. Close would return an error at once, and etcd might
 // answer within its context. TestCloseHasItsOwnTimeToRevokeALease.)
 //
@@ -25,6 +27,10 @@ func revoke(l *Lease) {
 	var err error
 	var left time.Time // until then it may be there, zero if it was revoked
 	for {
+		if p.leavesLeases() {
+			err = errOrphaned
+			break
+		}
 		err = p.etcd.Revoke(p.ctx, &retry, l.ID)
 		if err == nil || attempt.Refused(err) || p.etcd.Closed() ||
 			time.Now().After(expired) && p.closedFor()/2 > l.TTL {
@@ -39,7 +45,9 @@ func revoke(l *Lease) {
 		err = l.tenants.RemoveRest(time.Now().Add(l.TTL))
 	} else {
 		left = expired
-		p.NotRevoked(l.Hex(), err)
+		if err != errOrphaned {
+			p.NotRevoked(l.Hex(), err)
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

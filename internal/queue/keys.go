@@ -213,7 +213,7 @@ type Account struct {
 	// Guarded by Session.mu.
 	places    map[string]*Place // by key: all that the Session accounts for
 	left      time.Time         // when the last key was gone, zero if none is
-	users     int               // places that hold, wait or are being released
+	users     int               // places that hold, wait or are being released, and pins
 	idleSince time.Time         // when users became 0
 	releases  int               // releases under way, of holds that have ended whole
 	doubted   time.Time         // when it was last learned that a copy of a put may come late
@@ -306,6 +306,15 @@ func (a *Account) retireLocked() {
 	a.lease.RetireLocked()
 	a.lease.WakeKeeper() // an audit is due soon, though the lease may serve no more
 }
+
+// PinLocked has the lease renewed as a place would, until UnpinLocked.
+func (a *Account) PinLocked() *lease.Lease {
+	a.users++
+	return a.lease
+}
+
+// UnpinLocked undoes PinLocked.
+func (a *Account) UnpinLocked() { a.leftLocked() }
 
 // leftLocked notes that a place needs the lease no more.
 func (a *Account) leftLocked() {
