@@ -102,6 +102,9 @@ func (s *Session) watch() {
 	case <-s.ctx.Done():
 	}
 	s.becomes(orphaned)
+	if s.client.Ctx().Err() != nil { // without its client nothing can go on, nor be given back
+		s.locks.Close(s.client.Ctx())
+	}
 }
 
 // becomes changes the state of s, if that goes on, and returns the one before. What was orphaned is

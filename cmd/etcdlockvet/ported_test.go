@@ -20,15 +20,35 @@ import (
 type port struct {
 	module, version, pkg string
 	also                 string // a module in the version with which it builds
+
+	tests string // that need its locks; empty: it has none. See imported_test.go
+	needs func(addr string) (env, flags []string)
 }
 
 var ports = []port{
-	{"go.etcd.io/etcd/etcdctl/v3", "v3.7.3", "ctlv3/command", ""},
-	{"go.etcd.io/etcd/server/v3", "v3.7.3", "etcdserver/api/v3lock", ""},
-	{"github.com/hashicorp/terraform", "v1.2.9", "internal/backend/remote-state/etcdv3",
-		"cloud.google.com/go@v0.123.0"},
-	{"github.com/hashicorp/vault", "v1.21.4", "physical/etcd", ""},
-	{"github.com/cilium/cilium", "v1.20.2", "pkg/kvstore", ""},
+	{module: "go.etcd.io/etcd/etcdctl/v3", version: "v3.7.3", pkg: "ctlv3/command"},
+	{module: "go.etcd.io/etcd/server/v3", version: "v3.7.3", pkg: "etcdserver/api/v3lock"},
+	{
+		module: "github.com/hashicorp/terraform", version: "v1.2.9",
+		pkg: "internal/backend/remote-state/etcdv3", also: "cloud.google.com/go@v0.123.0",
+		tests: "Test", needs: func(addr string) (env, flags []string) {
+			return []string{"TF_ETCDV3_TEST=1", "TF_ETCDV3_ENDPOINTS=" + addr}, nil
+		},
+	},
+	{
+		module: "github.com/hashicorp/vault", version: "v1.21.4", pkg: "physical/etcd",
+		tests: "Test", needs: func(addr string) (env, flags []string) {
+			return []string{"ETCD_ADDR=" + addr}, nil
+		},
+	},
+	{
+		module: "github.com/cilium/cilium", version: "v1.20.2", pkg: "pkg/kvstore",
+		tests: "Lock", needs: func(addr string) (env, flags []string) {
+			return []string{"INTEGRATION_TESTS=1"}, []string{
+				"-ldflags=-X github.com/cilium/cilium/pkg/kvstore.etcdDummyAddress=" + addr,
+			}
+		},
+	},
 }
 
 // edits make the port: the Mutex is another one, and what it does not have goes.
@@ -60,44 +80,29 @@ func planted(ctx context.Context, mu *concurrency.Mutex) error {
 func TestNothingIsReportedOfPortedModules(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
-	library, err := filepath.Abs(filepath.Join("..", ".."))
+	shim, err := os.ReadFile("testdata/ported/concurrency.go.txt")
 	require.NoError(t, err)
 	for _, p := range ports {
 		t.Run(p.module, func(t *testing.T) {
-			dir := t.TempDir()
-			run := func(name string, args ...string) ([]byte, error) {
-				cmd := exec.CommandContext(t.Context(), name, args...)
-				cmd.Dir = dir
-				cmd.Env = append(os.Environ(), "ETCDLOCKVET=1", "GOWORK=off", "GOFLAGS=-mod=mod")
-				return cmd.CombinedOutput()
-			}
-			must := func(args ...string) []byte {
-				out, err := run("go", args...)
-				require.NoError(t, err, "%s", out)
-				return out
-			}
-			must("mod", "init", "example.com/ported")
-			var source struct{ Dir string }
-			out, err := exec.CommandContext(t.Context(), "go", "mod", "download", "-json",
-				p.module+"@"+p.version).Output()
-			require.NoError(t, err)
-			require.NoError(t, json.Unmarshal(out, &source))
-			copyModule(t, source.Dir, filepath.Join(dir, "source"), p.pkg)
-			shim, err := os.ReadFile("testdata/ported/concurrency.go.txt")
-			require.NoError(t, err)
-			require.NoError(t, os.Mkdir(filepath.Join(dir, "concurrency"), 0o755))
-			into := filepath.Join(dir, "concurrency", "concurrency.go")
+			m := p.edited(t, func(name string, text []byte) []byte {
+				if strings.HasSuffix(name, "_test.go") {
+					return nil
+				}
+				for _, e := range edits {
+					text = regexp.MustCompile(e.from).ReplaceAll(text, []byte(e.to))
+				}
+				return text
+			})
+			require.NoError(t, os.Mkdir(filepath.Join(m.dir, "concurrency"), 0o755))
+			into := filepath.Join(m.dir, "concurrency", "concurrency.go")
 			require.NoError(t, os.WriteFile(into, shim, 0o644))
-			must("mod", "edit", "-require="+p.module+"@"+p.version, "-replace="+p.module+"=./source",
-				"-require=github.com/etcdlock/etcdlock@v0.1.0",
-				"-replace=github.com/etcdlock/etcdlock="+library)
-			must("get", "go.etcd.io/etcd/client/v3@v3.7.3")
-			if p.also != "" {
-				must("get", p.also)
-			}
+			source := "package " + m.name + "\n\nimport (\n\t\"context\"\n" +
+				"\t\"example.com/ported/concurrency\"\n)\n" + planted[1:]
+			into = filepath.Join(m.dir, "source", p.pkg, "planted.go")
+			require.NoError(t, os.WriteFile(into, []byte(source), 0o644))
 			pkg := p.module + "/" + p.pkg
-			must("build", pkg)
-			out, _ = run("go", "vet", "-vettool="+self, "-lost", pkg)
+			m.must("build", pkg)
+			out, _ := m.run("go", "vet", "-vettool="+self, "-lost", pkg)
 			var finds []string
 			for _, line := range bytes.Split(out, []byte("\n")) {
 				if file, said, ok := bytes.Cut(line, []byte(".go:")); ok {
@@ -112,10 +117,72 @@ func TestNothingIsReportedOfPortedModules(t *testing.T) {
 	}
 }
 
-// copyModule links the files of a module, and edits those of the package.
-func copyModule(t *testing.T, from, to, pkg string) {
+// An edit says what a file becomes; it goes if that is nil.
+type edit func(name string, text []byte) []byte
+
+// An importer is a main module that imports an edited one.
+type importer struct {
+	t    *testing.T
+	dir  string
+	name string   // of the edited package
+	env  []string // for what it runs
+}
+
+// run runs a program in the module.
+func (m *importer) run(name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(m.t.Context(), name, args...)
+	cmd.Dir = m.dir
+	cmd.Env = append(os.Environ(), "ETCDLOCKVET=1", "GOWORK=off", "GOFLAGS=-mod=mod")
+	cmd.Env = append(cmd.Env, m.env...)
+	return cmd.CombinedOutput()
+}
+
+// must runs go in the module.
+func (m *importer) must(args ...string) []byte {
+	m.t.Helper()
+	out, err := m.run("go", args...)
+	require.NoError(m.t, err, "%s", out)
+	return out
+}
+
+// edited makes a module that requires that of p, with its package edited, and the library of now.
+func (p port) edited(t *testing.T, edit edit) *importer {
 	t.Helper()
-	pkgName := ""
+	m := &importer{t: t, dir: t.TempDir()}
+	m.must("mod", "init", "example.com/ported")
+	m.name = copyModule(t, downloaded(t, p.module, p.version), filepath.Join(m.dir, "source"), p.pkg, edit)
+	m.must("mod", "edit", "-require="+p.module+"@"+p.version, "-replace="+p.module+"=./source",
+		"-require=github.com/etcdlock/etcdlock@v0.1.0",
+		"-replace=github.com/etcdlock/etcdlock="+library(t))
+	m.must("get", "go.etcd.io/etcd/client/v3@v3.7.3")
+	if p.also != "" {
+		m.must("get", p.also)
+	}
+	return m
+}
+
+// library is where the library is.
+func library(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	return dir
+}
+
+// downloaded is where the source of a module is, from the module cache or the proxy.
+func downloaded(t *testing.T, module, version string) string {
+	t.Helper()
+	var source struct{ Dir string }
+	out, err := exec.CommandContext(t.Context(), "go", "mod", "download", "-json",
+		module+"@"+version).Output()
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(out, &source))
+	return source.Dir
+}
+
+// copyModule links the files of a module, and edits those of a package, whose name it returns.
+func copyModule(t *testing.T, from, to, pkg string, edit edit) (pkgName string) {
+	t.Helper()
 	require.NoError(t, filepath.WalkDir(from, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -130,27 +197,18 @@ func copyModule(t *testing.T, from, to, pkg string) {
 		if filepath.ToSlash(filepath.Dir(name)) != pkg {
 			return os.Link(file, filepath.Join(to, name))
 		}
-		if strings.HasSuffix(name, "_test.go") {
-			return nil
-		}
 		text, err := os.ReadFile(file)
-		if found := regexp.MustCompile(`(?m)^package (\w+)$`).FindSubmatch(text); found != nil {
+		if err != nil {
+			return err
+		}
+		if found := regexp.MustCompile(`(?m)^package (\w+)$`).FindSubmatch(text); found != nil &&
+			!strings.HasSuffix(name, "_test.go") {
 			pkgName = string(found[1])
 		}
-		for _, e := range edits {
-			text = regexp.MustCompile(e.from).ReplaceAll(text, []byte(e.to))
+		if text = edit(name, text); text == nil {
+			return nil
 		}
-		if err == nil {
-			err = os.WriteFile(filepath.Join(to, name), text, 0o644)
-		}
-		return err
+		return os.WriteFile(filepath.Join(to, name), text, 0o644)
 	}))
-	source := "package " + pkgName + `
-
-import (
-	"context"
-	"example.com/ported/concurrency"
-)
-` + planted[1:]
-	require.NoError(t, os.WriteFile(filepath.Join(to, pkg, "planted.go"), []byte(source), 0o644))
+	return pkgName
 }
