@@ -20,13 +20,13 @@ var (
 	// ErrSessionExpired says that the Session of the Mutex has ended: make another one.
 	ErrSessionExpired = etcd.ErrSessionExpired
 
-	// ErrLockReleased says that there was nothing to unlock. (It is not the one of etcd's package, which
-	// has none before version 3.6 of the client.)
+	// ErrLockReleased says that there was nothing to unlock. (It is not the one of etcd's package,
+	// which has none before version 3.6 of the client.)
 	ErrLockReleased = errors.New("mutex: lock has already been released")
 )
 
-// A Mutex is a lock that at most one holder has at a time: m.Lock(ctx), m.Unlock(ctx). A copy is the
-// same Mutex. All methods are safe for concurrent use.
+// A Mutex is a lock that at most one holder has at a time: m.Lock(ctx), m.Unlock(ctx). A copy is
+// the same Mutex. All methods are safe for concurrent use.
 type Mutex struct{ m *mutex }
 
 // A mutex is what all copies of a Mutex share.
@@ -117,8 +117,8 @@ func (m *mutex) get(ctx context.Context, try bool) error {
 	return nil
 }
 
-// checkLease returns an error if the lock has a key of etcd's package on the Session's lease: it would
-// wait for itself.
+// checkLease returns an error if the lock has a key of etcd's package on the Session's lease: it
+// would wait for itself.
 func (m *mutex) checkLease(ctx context.Context) error {
 	if m.s.opts.lease == clientv3.NoLease {
 		return nil

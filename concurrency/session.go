@@ -27,8 +27,8 @@ const (
 
 var (
 	errClosed   = errors.New("etcdlock: the Session was closed")
-	errOrphaned = fmt.Errorf("%w: it was orphaned, and locks nothing any more: call Orphan after the last "+
-		"Unlock", ErrSessionExpired)
+	errOrphaned = fmt.Errorf("%w: it was orphaned: lock before Orphan, or with another Session",
+		ErrSessionExpired)
 )
 
 // A Session is a lease, kept alive, for locks and for keys of your own. It ends with the trust in
@@ -83,7 +83,7 @@ func NewSession(client *clientv3.Client, opts ...SessionOption) (*Session, error
 	}
 	ctx, cancel := context.WithTimeout(s.opts.ctx, openTime)
 	defer cancel()
-	if s.pin, err = engine.Pin(ctx); err != nil {
+	if s.pin, err = hold.NewPin(ctx, engine); err != nil {
 		cancel()
 		return nil, errors.Join(err, s.locks.Close(ctx))
 	}
@@ -172,8 +172,8 @@ func (s *Session) over() error {
 	return ErrSessionExpired
 }
 
-// Orphan ends the Session, and leaves its lease to expire, with all keys and locks on it. A lock that
-// is held goes earlier if it is unlocked.
+// Orphan ends the Session, and leaves its lease to expire, with all keys and locks on it. A lock
+// that is held goes earlier if it is unlocked.
 func (s *Session) Orphan() {
 	s.end(errOrphaned)
 	s.becomes(orphaned)
@@ -238,8 +238,8 @@ func WithTTL(ttl int) SessionOption {
 }
 
 // WithLease has the Session use a lease that there is, and renew it. Close revokes it. A lease that
-// etcd does not know is an error of NewSession. The locks of an earlier Session on the lease are not
-// taken over; see the package documentation.
+// etcd does not know is an error of NewSession. The locks of an earlier Session on the lease are
+// not taken over; see the package documentation.
 func WithLease(id clientv3.LeaseID) SessionOption {
 	return func(o *sessionOptions) { o.lease = id }
 }

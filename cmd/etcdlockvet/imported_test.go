@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// imports changes the line of a program that moves to package concurrency of the library. (A version
-// of etcd's client before 3.5 has another path, which moved before.)
+// imports changes the line of a program that moves to package concurrency of the library. (A
+// version of etcd's client before 3.5 has another path, which moved before.)
 func imports(_ string, text []byte) []byte {
 	for _, e := range []struct{ from, to string }{
 		{`"go\.etcd\.io/etcd/client/?v3/concurrency"`, `"github.com/etcdlock/etcdlock/concurrency"`},
@@ -30,9 +30,9 @@ func imports(_ string, text []byte) []byte {
 	return text
 }
 
-// Public modules keep their code: they compile with another import, and their own tests of what they
-// lock pass, on an etcd. (etcdctl and the lock service have no such tests. The service cannot be moved,
-// as the documentation of the package says; it compiles.)
+// Public modules keep their code: they compile with another import, and their own tests of what
+// they lock pass, on an etcd. (etcdctl and the lock service have no such tests. The service cannot
+// be moved, as the documentation of the package says; it compiles.)
 func TestPortedModulesNeedAnotherImportOnly(t *testing.T) {
 	addr := startEtcd(t)
 	for _, p := range ports {

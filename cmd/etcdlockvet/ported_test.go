@@ -150,7 +150,8 @@ func (p port) edited(t *testing.T, edit edit) *importer {
 	t.Helper()
 	m := &importer{t: t, dir: t.TempDir()}
 	m.must("mod", "init", "example.com/ported")
-	m.name = copyModule(t, downloaded(t, p.module, p.version), filepath.Join(m.dir, "source"), p.pkg, edit)
+	from, to := downloaded(t, p.module, p.version), filepath.Join(m.dir, "source")
+	m.name = copyModule(t, from, to, p.pkg, edit)
 	m.must("mod", "edit", "-require="+p.module+"@"+p.version, "-replace="+p.module+"=./source",
 		"-require=github.com/etcdlock/etcdlock@v0.1.0",
 		"-replace=github.com/etcdlock/etcdlock="+library(t))

@@ -20,8 +20,8 @@ type Pin struct {
 	orphaned bool // guarded by s.mu
 }
 
-// Pin gets a lease, which the next hold will be bound to, and pins it.
-func (s *Session) Pin(ctx context.Context) (*Pin, error) {
+// NewPin gets a lease of s, which the next hold will be bound to, and pins it.
+func NewPin(ctx context.Context, s *Session) (*Pin, error) {
 	p := &Pin{s: s}
 	failure, err := s.leases.Take(ctx, func() bool {
 		if p.account = s.keys.AccountLocked(); p.account == nil {

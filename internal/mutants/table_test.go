@@ -3259,6 +3259,24 @@ var mutants = []mutant{
 		killers: []killer{inArea("lease", "TestALeaseThatIsBeingGivenBackIsNotUsed")},
 	},
 	{
+		name:    "a lease with a user's keys is given back when nothing is locked",
+		why:     "No place of the Session needs the lease. But package concurrency has told its ID to the user, whose keys go with it.",
+		change:  in("queue.Account.PinLocked").drop("_.users++").in("queue.Account.UnpinLocked").drop("_.leftLocked()"),
+		killers: []killer{{dir: "./concurrency", test: "TestTheLeaseLastsAsLongAsTheSession"}},
+	},
+	{
+		name:    "an orphaned lease is renewed while a lock is on it",
+		why:     "The lock is held, and whole. But its program has been told that the Session is over, and may never unlock: nobody gets the lock.",
+		change:  in("lease.Lease.verdictLocked").never("_.orphaned && !_").never("_.orphaned #2 of 2"),
+		killers: []killer{{dir: "./concurrency", test: "TestWhatIsNotUnlockedExpires"}},
+	},
+	{
+		name:    "an orphaned lease is revoked once it has no key of a lock",
+		why:     "The Session needs it no more. But it has another owner by now, whose keys go with it.",
+		change:  in("lease.revoke").never("_.leavesLeases()"),
+		killers: []killer{{dir: "./concurrency", test: "TestAnOrphanedLeaseIsLeftToItsOwner"}},
+	},
+	{
 		name: "Close revokes before the release under way",
 		why:  "The revocation removes all keys at once. But the release then finds its key gone, and Unlock calls it lost (rules 6 and 22).",
 		change: in("lease.Lease.verdictLocked").drop(
