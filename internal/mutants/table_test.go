@@ -3259,9 +3259,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("lease", "TestALeaseThatIsBeingGivenBackIsNotUsed")},
 	},
 	{
-		name:    "a lease with a user's keys is given back when nothing is locked",
-		why:     "No place of the Session needs the lease. But package concurrency has told its ID to the user, whose keys go with it.",
-		change:  in("queue.Account.PinLocked").drop("_.users++").in("queue.Account.UnpinLocked").drop("_.leftLocked()"),
+		name: "a lease with a user's keys is given back when nothing is locked",
+		why:  "No place of the Session needs the lease. But package concurrency has told its ID to the user, whose keys go with it.",
+		change: in("queue.Account.PinLocked").drop("_.users++").
+			in("queue.Account.UnpinLocked").drop("_.leftLocked()"),
 		killers: []killer{{dir: "./concurrency", test: "TestTheLeaseLastsAsLongAsTheSession"}},
 	},
 	{
