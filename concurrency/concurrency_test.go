@@ -491,6 +491,7 @@ func TestALockerPanicsWhereAMutexHasAnError(t *testing.T) {
 		s := open(t, etcd.Client())
 		var l sync.Locker = concurrency.NewLocker(s, "a")
 		l.Lock()
+		require.NotEmpty(t, keysOf(t, s.Client(), "a"))
 		l.Unlock()
 		require.PanicsWithValue(t, concurrency.ErrLockReleased, l.Unlock)
 		require.NoError(t, s.Close())

@@ -104,7 +104,7 @@ func TestNothingIsReportedOfPortedModules(t *testing.T) {
 			m.must("build", pkg)
 			out, _ := m.run("go", "vet", "-vettool="+self, "-lost", pkg)
 			var finds []string
-			for _, line := range bytes.Split(out, []byte("\n")) {
+			for line := range bytes.SplitSeq(out, []byte("\n")) {
 				if file, said, ok := bytes.Cut(line, []byte(".go:")); ok {
 					finds = append(finds, filepath.Base(string(file))+".go:"+string(said))
 				}
