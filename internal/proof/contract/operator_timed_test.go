@@ -4,6 +4,17 @@ package contract_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -11,7 +22,9 @@ import (
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/tests/v3/framework/integration"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
@@ -160,4 +173,71 @@ func TestReplacingAllMembersCostsNoHoldOfAClientThatLearnsTheirAddresses(t *test
 	time.Sleep(2 * ttl)
 	require.True(t, kept.Status().Held)
 	require.NoError(t, kept.Unlock(bounded(t)))
+}
+
+// A client certificate that has expired ends no connection, and no hold. The next connection is
+// refused, and the hold is lost.
+func TestACertificateThatHasExpiredCountsWithTheNextConnection(t *testing.T) {
+	etcdtest.VerifyNoLeaks(t)
+	const ttl = 2 * time.Second
+	authority, server := certified(t, nil, time.Hour)
+	pool := x509.NewCertPool()
+	pool.AddCert(authority.Leaf)
+	cluster := etcdtest.Start(t, 1, func(m *integration.Member) { m.ClientTLSInfo = server })
+	client, _ := certified(t, &authority, ttl)
+	proxy := cluster.Proxy(t, 0)
+	s, err := etcdlock.NewSession(cluster.Client(t, etcdtest.Via(proxy), func(cfg *clientv3.Config) {
+		cfg.TLS = &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{client}}
+	}), etcdlock.WithTTL(ttl))
+	require.NoError(t, err)
+	held, err := s.Lock(bounded(t), "n")
+	require.NoError(t, err)
+
+	time.Sleep(time.Until(client.Leaf.NotAfter) + 2*ttl)
+	require.True(t, held.Status().Held)
+	proxy.Reset() // as a restart of the member does
+	receive(t, held.Context(context.Background()).Done(), "the loss")
+	require.ErrorIs(t, held.Unlock(bounded(t)), etcdlock.ErrExpired)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	s.Close(ended) // which cannot tell etcd
+}
+
+// certified returns a certificate for both ends of a connection that is good for d, of an authority
+// or, without one, of its own. It also returns what lets only clients of that authority in.
+func certified(
+	t *testing.T, by *tls.Certificate, d time.Duration,
+) (made tls.Certificate, member *transport.TLSInfo) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "etcd"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: by == nil, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(d),
+	}
+	parent, signer := template, any(key)
+	if by != nil {
+		parent, signer = by.Leaf, by.PrivateKey
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	require.NoError(t, err)
+	leaf, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	private, err := x509.MarshalECPrivateKey(key)
+	require.NoError(t, err)
+	write := func(name, kind string, der []byte) string {
+		path := filepath.Join(t.TempDir(), name)
+		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+		require.NoError(t, os.WriteFile(path, text, 0o600))
+		return path
+	}
+	cert := write("cert", "CERTIFICATE", der)
+	made = tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+	return made, &transport.TLSInfo{
+		CertFile: cert, TrustedCAFile: cert, ClientCertAuth: true,
+		KeyFile: write("key", "EC PRIVATE KEY", private),
+	}
 }
