@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,11 +91,9 @@ func (c *connection) config() (cfg clientv3.Config, err error) {
 			return cfg, misused("--%s %v: not positive", name, d)
 		}
 	}
-	for _, endpoint := range cfg.Endpoints {
-		if quote.HasUser(endpoint) { // (which the error must not show)
-			return cfg, misused("--endpoints: a user or a password in an address: --user and " +
-				"ETCDCTL_PASSWORD are for these")
-		}
+	if slices.ContainsFunc(cfg.Endpoints, quote.HasUser) { // (which the error must not show)
+		return cfg, misused("--endpoints: a user or a password in an address: --user and " +
+			"ETCDCTL_PASSWORD are for these")
 	}
 	if c.user != "" {
 		user, password, with := strings.Cut(c.user, ":")

@@ -37,6 +37,7 @@ func run(how string) error {
 		return err
 	}
 	defer client.Close()
+	//lint:ignore SA1019 the version before this one has no NewMutex
 	mu, err := etcdlock.New(client, holder.Name, etcdlock.WithTTL(holder.TTL))
 	if err != nil {
 		return err
