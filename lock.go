@@ -82,8 +82,8 @@ func newAlone(client *clientv3.Client, name string, of use, opts []SessionOption
 //   - etcd's own, if it refuses and a retry would not help (permission, for instance), or says that
 //     the client is closed.
 //
-// While etcd is down Lock waits and retries. The logger and Trace.Unavailable report it after the
-// first attempt without an answer, and every 10 s.
+// While etcd is down Lock waits and retries. The logger and Trace.Unavailable report that, and the
+// logger and Trace.Waiting a wait of 30 s.
 //
 // After a Session has lost a hold ([ErrLost]), its other calls cannot get that lock until the lost
 // hold is unlocked, because its work may go on. So a goroutine that calls Lock again before Unlock

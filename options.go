@@ -353,6 +353,7 @@ func WithAsk(r RecallRequest) Option {
 }
 
 // WithLogger sets where the library reports what may need attention. The default is silence. At
+// Info: a wait that lasts, with its holder, after 30 s and each time it has doubled. At
 // Warn: an etcd that does not answer, losses, late renewals, releases and removals that etcd does
 // not confirm, and late requests that had to be undone. At Debug: leases that begin and end. Like
 // the hooks of a [Trace], a handler that blocks does not hold up a lock.

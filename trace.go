@@ -36,6 +36,9 @@ type Trace struct {
 	// Queued: a wait began behind other contenders. Acquired or GaveUp follows, once, with the same
 	// Ahead.
 	Queued func(ctx context.Context, e QueuedEvent)
+	// Waiting: a wait has lasted for 30 s, and each time it has doubled since. The event says what the
+	// wait knows: no request is made for it.
+	Waiting func(ctx context.Context, e WaitingEvent)
 	// GaveUp: a call that has begun (see Start) returned an error without a hold.
 	GaveUp func(ctx context.Context, e GaveUpEvent)
 	// Acquired: a hold began. Released or Lost follows, once.
@@ -91,6 +94,14 @@ type QueuedEvent struct {
 	Name   string
 	Ahead  int // contenders ahead of it; approximate above eight
 	Holder Contender
+}
+
+// A WaitingEvent is a wait that lasts.
+type WaitingEvent struct {
+	Name   string
+	Waited time.Duration
+	Ahead  int       // contenders ahead, as last known
+	Holder Contender // as far as known, zero otherwise
 }
 
 // A GaveUpEvent is a call that got no hold.
@@ -202,6 +213,7 @@ func JoinTraces(traces ...*Trace) *Trace {
 	return &Trace{
 		Start:         joinStarts(traces),
 		Queued:        join(traces, func(t *Trace) hook[QueuedEvent] { return t.Queued }),
+		Waiting:       join(traces, func(t *Trace) hook[WaitingEvent] { return t.Waiting }),
 		GaveUp:        join(traces, func(t *Trace) hook[GaveUpEvent] { return t.GaveUp }),
 		Acquired:      join(traces, func(t *Trace) hook[AcquiredEvent] { return t.Acquired }),
 		Released:      join(traces, func(t *Trace) hook[ReleasedEvent] { return t.Released }),
@@ -271,6 +283,9 @@ func hooksOf(t *Trace) *hold.Hooks {
 		Start: startOf(t),
 		Queued: told(t.Queued, func(e hold.Queued) QueuedEvent {
 			return QueuedEvent{e.Name, e.Ahead, contenderOf(e.Holder)}
+		}),
+		Waiting: told(t.Waiting, func(e hold.Waiting) WaitingEvent {
+			return WaitingEvent{e.Name, e.Waited, e.Ahead, contenderOf(e.Holder)}
 		}),
 		GaveUp: told(t.GaveUp, func(e hold.GaveUp) GaveUpEvent { return GaveUpEvent(e) }),
 		Acquired: told(t.Acquired, func(e hold.Acquired) AcquiredEvent {

@@ -54,6 +54,7 @@
 //
 //	etcdlock.wait.duration  histogram      s         from the call to its hold or its end without one
 //	etcdlock.wait.queued    updowncounter  {wait}    calls that wait behind others, now
+//	etcdlock.wait.longest   gauge          s         how long the longest wait lasts, from 30 s on
 //	etcdlock.hold.duration  histogram      s         from the hold's beginning to its release or loss
 //	etcdlock.hold.active    updowncounter  {hold}    holds that have begun and have not ended, now
 //	etcdlock.hold.lost      counter        {hold}    holds that ended without their release

@@ -13,6 +13,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/events"
 )
 
 // The attributes of metrics, besides error.type and etcdlock.acquired, which spans have too.
@@ -56,7 +57,7 @@ func WithLockKind(kind func(name string) string) MetricsOption {
 
 // NewMetrics returns hooks for [etcdlock.WithTrace] that record metrics. They keep no
 // state, and serve any number of Sessions and Mutexes of a process at once. Give them to
-// New or NewSession: events of leases and etcd go to the Trace of whatever has the lease,
+// NewMutex or NewSession: events of leases and etcd go to the Trace of whatever has the lease,
 // and the Mutexes of a Session inherit its Trace. [etcdlock.JoinTraces] combines them with
 // those of [NewTrace].
 //
@@ -78,11 +79,12 @@ func NewMetrics(opts ...MetricsOption) (*etcdlock.Trace, error) {
 type instruments struct {
 	kind func(name string) string // may be nil
 
-	wait   metric.Float64Histogram
-	queued metric.Int64UpDownCounter
-	hold   metric.Float64Histogram
-	active metric.Int64UpDownCounter
-	lost   metric.Int64Counter
+	wait    metric.Float64Histogram
+	queued  metric.Int64UpDownCounter
+	longest events.Longest
+	hold    metric.Float64Histogram
+	active  metric.Int64UpDownCounter
+	lost    metric.Int64Counter
 
 	shared   metric.Int64Counter
 	permits  metric.Int64Counter
@@ -161,7 +163,15 @@ func newInstruments(o metricsOptions) (*instruments, error) {
 		removalsDone: counter("etcdlock.removal.done", "{key}",
 			"Keys removed in the background that are gone for certain."),
 	}
-	if refused != nil {
+	_, err := meter.Float64ObservableGauge("etcdlock.wait.longest", metric.WithUnit("s"),
+		metric.WithDescription("Time that the longest wait has lasted, of those of at least 30 s."),
+		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
+			i.longest.All(func(kind string, waited time.Duration) {
+				o.Observe(waited.Seconds(), ofKind(kind))
+			})
+			return nil
+		}))
+	if refused = errors.Join(refused, err); refused != nil {
 		return nil, refused
 	}
 	for _, c := range []metric.Int64Counter{
@@ -180,6 +190,11 @@ func (i *instruments) trace() *etcdlock.Trace {
 	return &etcdlock.Trace{
 		Queued: func(ctx context.Context, e etcdlock.QueuedEvent) {
 			i.queued.Add(ctx, 1, i.of(e.Name))
+		},
+		Waiting: func(_ context.Context, e etcdlock.WaitingEvent) {
+			kind := i.kindOf(e.Name)
+			i.longest.Begin(kind)
+			i.longest.Told(kind, e.Waited)
 		},
 		GaveUp: func(ctx context.Context, e etcdlock.GaveUpEvent) {
 			attributes := []attribute.KeyValue{acquiredKey.Bool(false)}
@@ -237,10 +252,21 @@ func (i *instruments) trace() *etcdlock.Trace {
 
 // of are the attributes of a measurement of a lock.
 func (i *instruments) of(name string, attributes ...attribute.KeyValue) metric.MeasurementOption {
-	if i.kind != nil {
-		if kind := strings.ToValidUTF8(i.kind(name), "\uFFFD"); kind != "" {
-			attributes = append(attributes, kindKey.String(kind))
-		}
+	return ofKind(i.kindOf(name), attributes...)
+}
+
+// kindOf is the kind of a lock, "" if it has none.
+func (i *instruments) kindOf(name string) string {
+	if i.kind == nil {
+		return ""
+	}
+	return strings.ToValidUTF8(i.kind(name), "\uFFFD")
+}
+
+// ofKind are the attributes of a measurement of a kind of lock.
+func ofKind(kind string, attributes ...attribute.KeyValue) metric.MeasurementOption {
+	if kind != "" {
+		attributes = append(attributes, kindKey.String(kind))
 	}
 	return metric.WithAttributeSet(attribute.NewSet(attributes...))
 }
@@ -260,6 +286,7 @@ func (i *instruments) waited(
 	ctx context.Context, name string, waited time.Duration, ahead int,
 	attributes ...attribute.KeyValue,
 ) {
+	i.longest.Ended(i.kindOf(name), waited)
 	if ahead > 0 {
 		i.queued.Add(ctx, -1, i.of(name))
 	}

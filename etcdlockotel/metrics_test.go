@@ -66,6 +66,10 @@ func recorded(t *testing.T, reader *sdkmetric.ManualReader) map[string]string {
 			for _, p := range data.DataPoints {
 				points[key(m, p.Attributes)] = fmt.Sprintf("%d, %.0f s", p.Count, p.Sum)
 			}
+		case metricdata.Gauge[float64]:
+			for _, p := range data.DataPoints {
+				points[key(m, p.Attributes)] = fmt.Sprintf("%.0f s", p.Value)
+			}
 		default:
 			t.Fatalf("%s is a %T", m.Name, data)
 		}
@@ -448,6 +452,25 @@ func TestEachHookIsMeasured(t *testing.T) {
 	}
 }
 
+// The longest wait of a kind is measured while it lasts.
+func TestTheLongestWaitIsMeasured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader, hooks := measuring(t, etcdlockotel.WithLockKind(kind))
+		is := func(want string) {
+			t.Helper()
+			require.Equal(t, want, recorded(t, reader)["etcdlock.wait.longest kind=orders"])
+		}
+		hooks.Waiting(t.Context(), etcdlock.WaitingEvent{Name: "orders/1", Waited: 30 * time.Second})
+		hooks.Waiting(t.Context(), etcdlock.WaitingEvent{Name: "orders/2", Waited: 30 * time.Second})
+		time.Sleep(10 * time.Second)
+		is("40 s")
+		for range 2 {
+			hooks.GaveUp(t.Context(), etcdlock.GaveUpEvent{Name: "orders/1", Waited: 40 * time.Second})
+		}
+		is("0 s")
+	})
+}
+
 // Each hook without a call adds to its own counter, and to no other.
 func TestWhatHasNoCallHasItsCounter(t *testing.T) {
 	for counter, tell := range map[string]func(*etcdlock.Trace){
@@ -504,6 +527,7 @@ func everything(t *testing.T) *sdkmetric.ManualReader {
 		hooks.Led(t.Context(), etcdlock.LedEvent{Name: name, Token: 1, Held: time.Second,
 			Err: etcdlock.ErrRecalled})
 	}
+	hooks.Waiting(t.Context(), etcdlock.WaitingEvent{Name: "orders/1", Waited: 30 * time.Second})
 	hooks.LeaseRenewed(context.Background(),
 		etcdlock.LeaseRenewedEvent{Lease: 1, RoundTrip: time.Second})
 	return reader
@@ -511,13 +535,17 @@ func everything(t *testing.T) *sdkmetric.ManualReader {
 
 // Names and units are as OpenTelemetry requires, and those of the package comment.
 func TestThePackageCommentHasEachInstrument(t *testing.T) {
-	line := regexp.MustCompile(`(?m)^//\t(etcdlock\.\S+)\s+(histogram|updowncounter|counter)\s+(\S+) `)
+	line := regexp.MustCompile(
+		`(?m)^//\t(etcdlock\.\S+)\s+(histogram|updowncounter|counter|gauge)\s+(\S+) `)
 	var documented, there []string
 	for _, found := range line.FindAllStringSubmatch(packageComment(t, "Metrics"), -1) {
 		documented = append(documented, strings.Join(found[1:], " "))
 	}
 	for _, m := range instruments(t, everything(t)) {
 		kind, unit := "histogram", `s`
+		if _, ok := m.Data.(metricdata.Gauge[float64]); ok {
+			kind = "gauge"
+		}
 		if sum, ok := m.Data.(metricdata.Sum[int64]); ok {
 			kind, unit = "updowncounter", `\{[a-z_]+\}`
 			if sum.IsMonotonic {
@@ -536,7 +564,7 @@ func TestThePackageCommentHasEachInstrument(t *testing.T) {
 // those of the package comment.
 func TestThePointsAreFewWhateverTheNames(t *testing.T) {
 	reader := everything(t)
-	require.LessOrEqual(t, len(recorded(t, reader)), 22)
+	require.LessOrEqual(t, len(recorded(t, reader)), 23)
 	keys := make(map[string]bool)
 	for point, value := range recorded(t, reader) {
 		for _, attribute := range strings.Fields(point)[1:] {

@@ -229,8 +229,8 @@ func TestATermThatEndsWithTheContextOfLeadIsNoError(t *testing.T) {
 // Each hook of a call makes a span or an event, or the test says why not.
 func TestEachHookOfACallIsTold(t *testing.T) {
 	untold := []string{
-		// a hold that was recalled ends as any other
-		"Recalled",
+		// a hold that was recalled ends as any other, and a wait that lasts too
+		"Recalled", "Waiting",
 		// of no call, as the rest
 		"LeaseGranted", "LeaseRenewed", "RenewalFailed", "LeaseAtRisk", "LeaseReplaced",
 		"Unavailable", "SetBack", "CleanupPending", "CleanupDone",

@@ -14,6 +14,7 @@
 //
 //	etcdlock_wait_seconds           histogram  from Lock to the hold; contended: behind others
 //	etcdlock_waiting                gauge      calls that wait behind others
+//	etcdlock_longest_wait_seconds   gauge      how long the longest wait lasts, from 30 s on
 //	etcdlock_contended_total        counter    waits that began behind others
 //	etcdlock_gave_up_total          counter    calls that ended without a hold; reason
 //	etcdlock_hold_seconds           histogram  from the hold's beginning to its end

@@ -111,6 +111,7 @@ func ExampleMetrics() {
 	// etcdlock_lease_renewal_seconds_count 0
 	// etcdlock_leases_granted_total 2
 	// etcdlock_leases_replaced_total 0
+	// etcdlock_longest_wait_seconds{lock="orders"} 0
 	// etcdlock_lost_total{lock="orders",reason="expired"} 0
 	// etcdlock_lost_total{lock="orders",reason="max_hold"} 0
 	// etcdlock_lost_total{lock="orders",reason="other"} 0

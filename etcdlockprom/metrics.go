@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/events"
 )
 
 // seconds are the buckets of waits, holds and renewals: from one request to etcd (1 ms) to about
@@ -42,6 +43,7 @@ type Metrics struct {
 	terms     *prometheus.CounterVec
 	holders   *prometheus.GaugeVec
 	waiting   *prometheus.GaugeVec
+	longest   *longest
 
 	renewal         prometheus.Histogram
 	renewalFailures prometheus.Counter
@@ -55,6 +57,23 @@ type Metrics struct {
 }
 
 var _ prometheus.Collector = (*Metrics)(nil)
+
+// longest is the gauge of the waits that last.
+type longest struct {
+	events.Longest
+	desc *prometheus.Desc
+}
+
+// Describe is as in [prometheus.Collector].
+func (l *longest) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- l.desc }
+
+// Collect is as in [prometheus.Collector].
+func (l *longest) Collect(metrics chan<- prometheus.Metric) {
+	l.All(func(lock string, waited time.Duration) {
+		metrics <- prometheus.MustNewConstMetric(
+			l.desc, prometheus.GaugeValue, waited.Seconds(), lock)
+	})
+}
 
 // An Option of [NewMetrics].
 type Option func(*options)
@@ -133,6 +152,9 @@ func NewMetrics(opts ...Option) *Metrics {
 			"Holds of this process that have begun and were neither released nor lost.", "lock"),
 		waiting: gauge("etcdlock_waiting",
 			"Calls of Lock of this process that wait behind others.", "lock"),
+		longest: &longest{desc: prometheus.NewDesc("etcdlock_longest_wait_seconds",
+			"Time that the longest wait has lasted, of those of at least 30 s.",
+			[]string{"lock"}, nil)},
 		renewal: prometheus.NewHistogram(histogram("etcdlock_lease_renewal_seconds",
 			"Round trip of a renewal that etcd acknowledged.", seconds)),
 		renewalFailures: counter("etcdlock_lease_renewal_failures_total",
@@ -163,7 +185,7 @@ func NewMetrics(opts ...Option) *Metrics {
 func (m *Metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		m.wait, m.hold, m.contended, m.gaveUp, m.lost,
-		m.shared, m.permits, m.recalls, m.terms, m.holders, m.waiting,
+		m.shared, m.permits, m.recalls, m.terms, m.holders, m.waiting, m.longest,
 		m.renewal, m.renewalFailures, m.atRisk, m.granted, m.replaced,
 		m.unavailable, m.setBacks, m.removalsBegun, m.removalsDone,
 	}
@@ -184,7 +206,7 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 }
 
 // Trace returns hooks for [etcdlock.WithTrace]. The hooks about leases and etcd belong to the
-// Session: give the Trace to New, or to NewSession, whose Mutexes then have it too.
+// Session: give the Trace to NewMutex, or to NewSession, whose Mutexes then have it too.
 func (m *Metrics) Trace() *etcdlock.Trace {
 	return &etcdlock.Trace{
 		Queued: func(_ context.Context, e etcdlock.QueuedEvent) {
@@ -193,16 +215,21 @@ func (m *Metrics) Trace() *etcdlock.Trace {
 			m.contended.WithLabelValues(lock).Inc()
 			m.waiting.WithLabelValues(lock).Inc()
 		},
+		Waiting: func(_ context.Context, e etcdlock.WaitingEvent) {
+			lock := m.label(e.Name)
+			m.begin(lock)
+			m.longest.Told(lock, e.Waited)
+		},
 		GaveUp: func(_ context.Context, e etcdlock.GaveUpEvent) {
 			lock := m.label(e.Name)
 			m.begin(lock)
-			m.waited(lock, e.Ahead)
+			m.waited(lock, e.Ahead, e.Waited)
 			m.gaveUp.WithLabelValues(lock, whyGivenUp(e.Err)).Inc()
 		},
 		Acquired: func(_ context.Context, e etcdlock.AcquiredEvent) {
 			lock := m.label(e.Name)
 			m.begin(lock)
-			m.waited(lock, e.Ahead)
+			m.waited(lock, e.Ahead, e.Waited)
 			m.wait.WithLabelValues(lock, strconv.FormatBool(e.Ahead > 0)).Observe(e.Waited.Seconds())
 			m.holders.WithLabelValues(lock).Inc()
 			if e.Mode != etcdlock.ModeExclusive {
@@ -248,6 +275,7 @@ func (m *Metrics) begin(lock string) {
 	m.hold.WithLabelValues(lock)
 	m.waiting.WithLabelValues(lock)
 	m.holders.WithLabelValues(lock)
+	m.longest.Begin(lock)
 	m.contended.WithLabelValues(lock)
 	m.permits.WithLabelValues(lock)
 	m.recalls.WithLabelValues(lock)
@@ -266,7 +294,8 @@ func (m *Metrics) begin(lock string) {
 }
 
 // waited counts the end of a wait behind ahead others, if there was one.
-func (m *Metrics) waited(lock string, ahead int) {
+func (m *Metrics) waited(lock string, ahead int, waited time.Duration) {
+	m.longest.Ended(lock, waited)
 	if ahead > 0 {
 		m.waiting.WithLabelValues(lock).Dec()
 	}

@@ -236,6 +236,28 @@ func TestEachHookIsCounted(t *testing.T) {
 	}
 }
 
+// The longest wait of a lock is shown while it lasts.
+func TestTheLongestWaitIsShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		hooks := registered(registry).Trace()
+		is := func(want string) {
+			t.Helper()
+			require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP etcdlock_longest_wait_seconds Time that the longest wait has lasted, of those of at least 30 s.
+# TYPE etcdlock_longest_wait_seconds gauge
+etcdlock_longest_wait_seconds{lock=""} `+want+`
+`), "etcdlock_longest_wait_seconds"))
+		}
+		is("0")
+		hooks.Waiting(t.Context(), etcdlock.WaitingEvent{Name: "n", Waited: 30 * time.Second})
+		time.Sleep(10 * time.Second)
+		is("40")
+		hooks.Acquired(t.Context(), etcdlock.AcquiredEvent{Name: "n", Waited: 40 * time.Second, Ahead: 1})
+		is("0")
+	})
+}
+
 func TestWhatBecomesOfLeasesAndEtcdIsCounted(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	hooks := registered(registry).Trace()
@@ -605,5 +627,5 @@ func TestCountsAreExactAndSeriesFewWhateverRunsAtOnce(t *testing.T) {
 
 	series, err := testutil.GatherAndCount(registry)
 	require.NoError(t, err)
-	require.LessOrEqual(t, series, 33) // for 10 names of one kind
+	require.LessOrEqual(t, series, 34) // for 10 names of one kind
 }

@@ -2,8 +2,12 @@ package hold
 
 import (
 	"context"
+	"iter"
+	"log/slog"
 	"time"
 
+	"github.com/etcdlock/etcdlock/internal/events"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/list"
 	"github.com/etcdlock/etcdlock/internal/queue"
@@ -133,7 +137,7 @@ func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 	n := c.local
 	if cancel != nil {
 		c.cancel = cancel
-		n.s.waits.Add(&c.ofSession, c)
+		n.s.waits.addLocked(c)
 		c.m.waits.Add(&c.ofHandle, c)
 	}
 	switch way {
@@ -182,6 +186,19 @@ func (c *claim) reportQueued(behind *Busy) {
 	if m := c.m; m.cfg.Hooks.Queued != nil {
 		report(&m.s.hooks, m.cfg.Hooks.Queued, c.caller, Queued{m.name, c.ahead, behind.Holder()})
 	}
+}
+
+// behindLocked is what c, which waits, is behind, as far as it is known.
+func (c *claim) behindLocked() *Busy {
+	n := c.local
+	if c.waiter.Standing() == turn.Waiting {
+		return n.busyLocked(&c.waiter, c.Kind)
+	}
+	ahead := n.ahead // as the owner before it has seen it
+	if p := c.place; p != nil && p.Ticket.Rev() != 0 {
+		ahead = p.Ahead
+	}
+	return n.busyBehindLocked(ahead, n.DelayLocked(time.Now(), c.Kind))
 }
 
 // leaveLocked takes c out of the line after its wait has ended, or passes its turn on, and tells
@@ -254,4 +271,129 @@ func (c *claim) mayHandDownLocked() bool {
 func (c *claim) refuseLocked(why *refusal) {
 	c.trying.Remove()
 	c.cancelLocked(why)
+}
+
+// mostTold is how often a wait is told at most: the last time after a year.
+const mostTold = 21
+
+// lasting are the claims of a Session that wait. Each list has the claims that were told as often,
+// in the order of their calls: the first one is due first. One timer serves all. A wait that is
+// over sooner costs no timer, and to tell one takes as long beside 20,000 others. Session.mu guards
+// it.
+type lasting struct {
+	told  [mostTold + 1]*list.List[*claim] // by how often; nil before the first
+	timer *time.Timer                      // nil before the first wait that is to be told
+	armed bool                             // the timer runs, or what it calls
+}
+
+// addLocked adds c, which begins to wait.
+func (w *lasting) addLocked(c *claim) {
+	w.putLocked(0, c)
+	switch tells := c.m.cfg.Logger != nil || c.m.cfg.Hooks.Waiting != nil; {
+	case w.armed || !tells:
+		return
+	case w.timer == nil:
+		s := c.m.s
+		w.timer = time.AfterFunc(events.Lasts, func() { w.tell(s) })
+	default:
+		w.timer.Reset(events.Lasts)
+	}
+	w.armed = true
+}
+
+// putLocked puts c among the waits that were told n times.
+func (w *lasting) putLocked(n int, c *claim) {
+	if w.told[n] == nil {
+		w.told[n] = new(list.List[*claim])
+	}
+	w.told[n].Add(&c.ofSession, c)
+}
+
+// stopLocked stops the timer for good: the Session is closed.
+func (w *lasting) stopLocked() {
+	w.armed = true
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
+
+// firsts yields a wait that is the first of its list, again and again, until there is none. The
+// caller removes each.
+func (w *lasting) firsts() iter.Seq[*claim] {
+	return func(yield func(*claim) bool) {
+		for i := 0; i < len(w.told); {
+			switch first, ok := w.told[i].First(); {
+			case !ok:
+				i++
+			case !yield(first):
+				return
+			}
+		}
+	}
+}
+
+// nextLocked is the wait that is due first, how often it was told, and when it is due. Without one
+// c is nil.
+func (w *lasting) nextLocked() (c *claim, n int, due time.Time) {
+	for i, told := range w.told[:mostTold] {
+		if first, ok := told.First(); ok {
+			if at := first.started.Add(events.Lasts << i); c == nil || at.Before(due) {
+				c, n, due = first, i, at
+			}
+		}
+	}
+	return c, n, due
+}
+
+// due yields the waits that are due, each as it is told once more.
+func (w *lasting) due() iter.Seq[*claim] {
+	return func(yield func(*claim) bool) {
+		for {
+			c, n, due := w.nextLocked()
+			if c == nil || time.Now().Before(due) {
+				return
+			}
+			w.putLocked(n+1, c)
+			if !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+// tell tells of the waits of s that are due, and sets the timer for the next one.
+func (w *lasting) tell(s *Session) {
+	guard.Pieces(&s.mu, w.due(), tellLocked)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leases.ClosedLocked() {
+		return
+	}
+	c, _, due := w.nextLocked()
+	if w.armed = c != nil; c != nil {
+		w.timer.Reset(time.Until(due))
+	}
+}
+
+// tellLocked tells the logger and the Trace that c has waited for long, and what it waits for as
+// far as it knows: no request is made for that. A call that only tries waits for no other
+// contender, and of several names some may have nothing ahead.
+//
+// (Do not parse the holder here, with the mutex held.)
+func tellLocked(c *claim) {
+	m, waited, behind := c.m, time.Since(c.started), c.behindLocked()
+	if c.Try || behind.Ahead == 0 && c.together {
+		return
+	}
+	m.s.hooks.Run(func() {
+		e, since := Waiting{m.name, waited, behind.Ahead, behind.Holder()}, ""
+		if !e.Holder.Since.IsZero() {
+			since = e.Holder.Since.Format(time.RFC3339)
+		}
+		m.log(slog.LevelInfo, "a wait lasts", "name", m.name, "waited", waited.Round(time.Millisecond),
+			"ahead", e.Ahead, "holder", e.Holder.Owner, "since", since, "key", e.Holder.Key)
+		if m.cfg.Hooks.Waiting != nil {
+			m.cfg.Hooks.Waiting(c.caller, e)
+		}
+	})
 }

@@ -45,12 +45,13 @@ func (s *Session) Close(ctx context.Context) error {
 // it.
 func (s *Session) closeLocked() {
 	s.leases.CloseLocked()
+	s.waits.stopLocked()
 	s.tasks.Go(s.endAll)
 }
 
 // endAll ends all waits, views, lingering keys, and holds.
 func (s *Session) endAll() {
-	guard.Pieces(&s.mu, s.waits.Firsts(), func(c *claim) { c.cancelLocked(errs.WaitClosed) })
+	guard.Pieces(&s.mu, s.waits.firsts(), func(c *claim) { c.cancelLocked(errs.WaitClosed) })
 	guard.Pieces(&s.mu, maps.Keys(s.stays), (*stay).closeLocked)
 	guard.Pieces(&s.mu, s.inOrder.Firsts(), func(n *localLine) {
 		n.swept.Remove()

@@ -18,6 +18,7 @@ import (
 type Hooks struct {
 	Start    func(context.Context, Call) context.Context // at once; the others are queued
 	Queued   hook[Queued]
+	Waiting  hook[Waiting]
 	GaveUp   hook[GaveUp]
 	Acquired hook[Acquired]
 	Released hook[Released]
@@ -51,6 +52,12 @@ type (
 	}
 	Queued struct {
 		Name   string
+		Ahead  int
+		Holder Contender
+	}
+	Waiting struct {
+		Name   string
+		Waited time.Duration
 		Ahead  int
 		Holder Contender
 	}

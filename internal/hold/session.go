@@ -40,7 +40,7 @@ type Session struct {
 	mu          guard.Mutex
 	lines       map[string]*localLine
 	inOrder     list.List[*localLine] // the lines, in the order in which they are swept
-	waits       list.List[*claim]     // the claims that wait
+	waits       lasting               // the claims that wait
 	marked      markedLines
 	backLogged  time.Time // when it was last logged that etcd was set back
 	closing     int       // calls that wait until it is closed

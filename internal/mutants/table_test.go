@@ -3232,6 +3232,19 @@ var mutants = []mutant{
 	},
 
 	// ---- lifetimes: rule 22, and what operators use
+	{
+		name: "a wait is told once, and not again",
+		why:  "One line has said it. But a wait of hours then looks as one of 30 s, which is over (what a wait that lasts tells).",
+		change: in("lasting.due").replace("_self.putLocked(_n+1, _c)",
+			"_self.putLocked(min(_n+mostTold, mostTold), _c)"),
+		killers: []killer{inArea("mutex", "TestAWaitThatLastsIsToldEachTimeItHasDoubled")},
+	},
+	{
+		name:    "the timer of the waits that last is set for the first wait alone",
+		why:     "It was set as the wait began. But the waits that came after it are due later, and nothing tells them.",
+		change:  in("lasting.tell").replace("_self.timer.Reset(time.Until(_due))", "_ = _due"),
+		killers: []killer{inArea("mutex", "TestAWaitThatLastsIsToldEachTimeItHasDoubled")},
+	},
 
 	{
 		name:    "each call that needs a lease draws a pause of its own",

@@ -34,6 +34,7 @@ var twins = []twin{
 	{"etcdlock.wait.duration", "etcdlock_contended_total", attribute.Bool("etcdlock.contended", true), ""},
 	{instrument: "etcdlock.wait.queued", metric: "etcdlock_contended_total"},
 	{instrument: "etcdlock.wait.queued", metric: "etcdlock_waiting"},
+	{instrument: "etcdlock.wait.longest", metric: "etcdlock_longest_wait_seconds"},
 	{instrument: "etcdlock.hold.duration", metric: "etcdlock_hold_seconds"},
 	{instrument: "etcdlock.hold.active", metric: "etcdlock_holders"},
 	{instrument: "etcdlock.hold.lost", metric: "etcdlock_lost_total", label: "reason"},
@@ -156,6 +157,11 @@ func (c *comparison) translate(t *testing.T, m metricdata.Metrics, series map[st
 		for _, p := range data.DataPoints {
 			add(p.Attributes, float64(p.Count), &p)
 		}
+	case metricdata.Gauge[float64]:
+		known.kind = "gauge"
+		for _, p := range data.DataPoints {
+			add(p.Attributes, p.Value, nil)
+		}
 	default:
 		require.Fail(t, "what is this?", "%s is a %T", m.Name, data)
 	}
@@ -271,6 +277,7 @@ func TestTheNamesOfBothModulesDoNotCollide(t *testing.T) {
 		"histogram":     otlptranslator.MetricTypeHistogram,
 		"counter":       otlptranslator.MetricTypeMonotonicCounter,
 		"updowncounter": otlptranslator.MetricTypeNonMonotonicCounter,
+		"gauge":         otlptranslator.MetricTypeGauge,
 	}
 	namer := otlptranslator.NewMetricNamer("", otlptranslator.UnderscoreEscapingWithSuffixes)
 	all := allInstruments(t)

@@ -44,6 +44,9 @@ func (o *Told) Trace() *etcdlock.Trace {
 		Queued: func(_ context.Context, e etcdlock.QueuedEvent) {
 			o.Add("queued behind %d, %s", e.Ahead, e.Holder.Owner)
 		},
+		Waiting: func(_ context.Context, e etcdlock.WaitingEvent) {
+			o.Add("waits since %v behind %d, %s", e.Waited, e.Ahead, e.Holder.Owner)
+		},
 		GaveUp: func(_ context.Context, e etcdlock.GaveUpEvent) {
 			o.Add("gave up after %v behind %d: %s", e.Waited, e.Ahead, e.Err)
 		},
