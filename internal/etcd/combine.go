@@ -292,7 +292,9 @@ func (b *combiner) gather(yields int) *combined {
 func (b *combiner) send() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.sendLocked()
+	if b.waiting != nil || b.gathers > 0 { // neither sent meanwhile, nor before late is set
+		b.sendLocked()
+	}
 }
 
 // sendLocked has what waits sent, which may be nothing.

@@ -230,6 +230,13 @@ func TestACombinerThatGathersWaitsForNobodyForLong(t *testing.T) {
 	})
 }
 
+// On a busy processor the timer's function runs before the timer is assigned, let alone stopped.
+func TestATimerThatRunsOutAtOnceSendsNothing(t *testing.T) {
+	b := &combiner{most: mostParts}
+	require.NotPanics(t, b.send)
+	require.Zero(t, b.under)
+}
+
 // Half of what may be combined does not wait for the only answer that is due.
 func TestManyPartsDoNotWaitForOneAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
