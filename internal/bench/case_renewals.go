@@ -64,12 +64,13 @@ func (a *arena) renewals(
 	return m, giveBack(ctx, held)
 }
 
-// countRenewals counts for two TTLs, once one has passed.
+// countRenewals counts for four TTLs, once one has passed: in twelve periods a lease whose keys are
+// watched is audited three times.
 func (a *arena) countRenewals(ctx context.Context, ttl time.Duration) (m measure, err error) {
 	if err := sleep(ctx, ttl); err != nil {
 		return m, err
 	}
-	window := 2 * ttl
+	window := 4 * ttl
 	m.spent, err = a.spent(ctx, func() error { return sleep(ctx, window) })
 	if m.ops = int(m.spent.Renewals); err == nil && m.ops == 0 {
 		err = errors.New("no renewal")

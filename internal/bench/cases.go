@@ -156,6 +156,7 @@ var cases = []benchCase{
 	leaveCase(500, fleetTTL),
 	takenCase(20, 2*time.Second),
 	renewalsCase(1000, 1000, 6*time.Second),
+	renewalsCase(2000, 10, 6*time.Second),
 	renewalsCase(5000, 10, 6*time.Second),
 	beginCase(1000),
 	closeCase(5000),

@@ -75,7 +75,7 @@ func (l *Lease) keep(granted time.Time) {
 	k := &keeper{
 		Lease:       l,
 		ctx:         ctx,
-		next:        time.NewTimer(time.Until(granted.Add(l.plan.Period))),
+		next:        time.NewTimer(l.plan.Period),
 		lastStarted: granted,
 		results:     make(chan renewal),
 		asking:      make(chan struct{}, mostAsking),
@@ -85,6 +85,7 @@ func (l *Lease) keep(granted time.Time) {
 	}
 	defer k.next.Stop()
 	k.sender = l.pool.etcd.Renewals(l.ID, l.plan.Period)
+	k.renewAt(granted.Add(l.plan.Period))
 	defer l.care.Stop()
 	defer l.pool.etcd.LookOut(l.alarmed)()
 
@@ -152,7 +153,7 @@ func (k *keeper) care(lastAudit time.Time) (c cared) {
 	var changes, again time.Time
 	c.verdict, changes = k.verdictLocked(now)
 	c.audit, again = k.tenants.CareLocked(now, lastAudit)
-	k.dueLocked(now.Add(k.plan.Period))
+	k.dueLocked(k.sender.Together(now.Add(k.plan.Period)))
 	k.DueLocked(changes)
 	k.DueLocked(again)
 	return c
@@ -201,9 +202,12 @@ func (k *keeper) answered(r renewal) {
 		k.unanswered = 0
 		k.repeated, k.refused = false, false
 		rtt := time.Since(r.started)
-		k.next.Reset(time.Until(r.started.Add(k.plan.Next(rtt))))
+		k.renewAt(r.started.Add(k.plan.Next(rtt)))
 	}
 }
+
+// renewAt has a renewal sent that is due at a time, with those of the client's other leases.
+func (k *keeper) renewAt(due time.Time) { k.next.Reset(time.Until(k.sender.Together(due))) }
 
 // again is how long after a renewal that failed the next one is sent: soon if it has failed at
 // once, as late as it failed otherwise. It is later if etcd is overloaded, if the renewal was
@@ -282,10 +286,10 @@ func (l *Lease) verdictLocked(now time.Time) (v verdict, changes time.Time) {
 // has stopped.
 func (k *keeper) renew(started time.Time, r keepalive.Renewal) {
 	p := k.pool
-	over := &attempt.BoundError{Of: "a renewal", Most: min(k.TTL/4*3, k.plan.Span)}
-	bounded, cancel := context.WithTimeoutCause(k.ctx, over.Most, over)
-	defer cancel()
-	unreachable := p.etcd.CancelWhenUnreachable(bounded, cancel)
+	r.Over = &attempt.BoundError{Of: "a renewal", Most: min(k.TTL/4*3, k.plan.Span)}
+	cut := make(chan struct{})
+	r.Cut = cut
+	unreachable := p.etcd.CancelWhenUnreachable(func() { close(cut) })
 	epoch := p.etcd.Epoch()
 	revision := epoch.Revision()
 	r.Where = p.etcd.Where(epoch)
@@ -294,20 +298,16 @@ func (k *keeper) renew(started time.Time, r keepalive.Renewal) {
 	var resp *pb.LeaseKeepAliveResponse
 	err := attempt.ErrUnreachable
 	if !p.etcd.Disconnected() { // else gRPC would wait for a connection
-		resp, err = k.sender.Renew(bounded, r)
+		resp, err = k.sender.Renew(k.ctx, r)
 	}
 	if err != nil && attempt.NotApplied(err) {
 		k.trusts(func(t *trust.Trust) { t.Drop(sent) })
 	}
-	cancel()
-	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	switch cut := <-unreachable; {
+	switch cut := unreachable(); {
 	case err != nil && p.etcd.Closed():
 		err = attempt.ErrClientClosed
 	case err != nil && cut:
 		err = attempt.ErrUnreachable
-	case ended && errors.Is(attempt.Cause(bounded), context.DeadlineExceeded):
-		err = attempt.Cause(bounded)
 	}
 	if r.Patience == 0 && errors.Is(err, keepalive.ErrNoStream) {
 		return
@@ -315,7 +315,7 @@ func (k *keeper) renew(started time.Time, r keepalive.Renewal) {
 	if err == nil {
 		p.etcd.Alive()
 		if k.confirmed(started, sent, epoch, revision, resp) {
-			err = k.ask(sent, started.Add(over.Most))
+			err = k.ask(sent, started.Add(r.Over.Most))
 		}
 	}
 	if err == nil {

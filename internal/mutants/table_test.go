@@ -481,8 +481,38 @@ var mutants = []mutant{
 	{
 		name:    "all renewals go on one stream, however many are under way there",
 		why:     "etcd answers in order, and soon. But a member that does not lead asks the leader for each renewal on a stream, one after the other (rule 13).",
-		change:  in("keepalive.streams.carries").never("len(_.underWay) >= crowded"),
+		change:  in("keepalive.streams.carries").never("_.isCrowded(_, _)"),
 		killers: []killer{core("etcd/keepalive", "TestWhichStreamARenewalGoesOn")},
+	},
+	{
+		name: "renewals that go out together are sent behind each other while a stream is opened",
+		why:  "A stream is there. But where a member is slow with each of them, the last is answered after its trust (rule 13).",
+		change: in("keepalive.streams.carries").replace("_k.opening > 0 || _k.credit >= 1",
+			"_k.opening == 0 && _k.credit >= 1"),
+		killers: []killer{
+			core("etcd/keepalive", "TestWhichStreamARenewalGoesOn"),
+			core("etcd/keepalive", "TestRenewalsThatGoOutTogetherAreInTimeAtASerialMember"),
+		},
+	},
+	{
+		name:   "nothing is concluded from how fast a member answers",
+		why:    "The oldest renewal on a stream shows whether it waits. But of those that go out together none has waited, and the last will (rule 13).",
+		change: in("keepalive.stream.isCrowded").replace("time.Duration(_)*_.pace", "0"),
+		killers: []killer{
+			core("etcd/keepalive", "TestRenewalsThatGoOutTogetherAreInTimeAtASerialMember"),
+		},
+	},
+	{
+		name:    "each renewal is sent when it is due",
+		why:     "Its Session asks for no more. But it wakes an idle etcd and an idle client for each, which costs several times the renewal (rule 24).",
+		change:  in("lease.keeper.renewAt").replace("_.sender.Together(_due)", "_due"),
+		killers: []killer{core("hold", "TestTheRenewalsOfAClientsSessionsGoOutTogether")},
+	},
+	{
+		name:    "the connection is followed though no request is under way",
+		why:     "The next request needs it. But the goroutine outlives the Sessions (rule 22).",
+		change:  in("attempt.Caller.CancelWhenUnreachable").drop("_.unfollow()"),
+		killers: []killer{core("etcd/attempt", "TestOneGoroutineFollowsTheConnectionForAllRequests")},
 	},
 	{
 		name:    "a renewal goes on a stream from before the grant of its lease",

@@ -43,6 +43,9 @@ type link struct {
 	landed  time.Time // when the last attempt ended
 	reason  error     // gRPC's reason for having no connection
 	told    time.Time // when gRPC gave it
+
+	cancels  map[*func()]struct{} // of the requests that end when no endpoint is connected
+	unfollow context.CancelFunc   // ends the goroutine that follows the connection for them
 }
 
 var links Shared[link]
@@ -160,30 +163,62 @@ func (c *Caller) shown(err error) error {
 
 // CancelWhenUnreachable cancels a request once no endpoint is connected, and asks for a new
 // connection: clientv3 itself would retry in a tight loop, and gRPC would wait for up to two
-// minutes. Once ctx has ended, the returned channel says whether it cancelled the request.
-func (c *Caller) CancelWhenUnreachable(ctx context.Context, cancel func()) <-chan bool {
-	result := make(chan bool, 1)
-	conn := c.conn
-	if conn == nil { // not made with clientv3.New
-		result <- false
-		return result
+// minutes. The caller calls over once the request has ended. over says whether it was cancelled.
+//
+// (Do not have a goroutine follow the connection for each request. The renewals of a thousand
+// leases go out together. TestOneGoroutineFollowsTheConnectionForAllRequests.)
+func (c *Caller) CancelWhenUnreachable(cancel func()) (over func() (cut bool)) {
+	if c.conn == nil { // not made with clientv3.New
+		return func() bool { return false }
 	}
-	go func() { // ends with ctx; the caller waits for it
-		for {
-			state := conn.GetState()
-			if state == connectivity.TransientFailure {
-				c.reconnect()
-				cancel()
-				result <- true
-				return
-			}
-			if !conn.WaitForStateChange(ctx, state) {
-				result <- false
-				return
-			}
+	l, request := c.link, &cancel
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.cancels) == 0 {
+		l.cancels = make(map[*func()]struct{})
+		var ctx context.Context
+		ctx, l.unfollow = context.WithCancel(context.Background())
+		go c.cancelsWhenUnreachable(ctx) // ends with the last of the requests
+	}
+	l.cancels[request] = struct{}{}
+	return func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if _, there := l.cancels[request]; !there {
+			return true
 		}
-	}()
-	return result
+		if delete(l.cancels, request); len(l.cancels) == 0 {
+			l.unfollow()
+		}
+		return false
+	}
+}
+
+// cancelsWhenUnreachable follows the connection until no endpoint is connected, or ctx ends.
+func (c *Caller) cancelsWhenUnreachable(ctx context.Context) {
+	for {
+		state := c.conn.GetState()
+		if state == connectivity.TransientFailure {
+			break
+		}
+		if !c.conn.WaitForStateChange(ctx, state) {
+			return
+		}
+	}
+	l := c.link
+	l.mu.Lock()
+	if ctx.Err() != nil { // others are followed by now, by another goroutine
+		l.mu.Unlock()
+		return
+	}
+	cancels := l.cancels
+	l.cancels = nil
+	l.unfollow()
+	l.mu.Unlock()
+	c.reconnect()
+	for cancel := range cancels {
+		(*cancel)()
+	}
 }
 
 // A silence is what a Caller knows about an etcd that does not answer. It is reported once for

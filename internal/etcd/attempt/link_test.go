@@ -3,6 +3,9 @@ package attempt
 import (
 	"context"
 	"errors"
+	"net"
+	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -171,4 +174,56 @@ func TestAReportOfASilentConnectionNamesThePingsOnce(t *testing.T) {
 			a.done(nil)
 		}
 	})
+}
+
+// The requests of a client that end when no endpoint is connected need one goroutine, which ends
+// with the last of them. It cancels all of them, and says so to each.
+func TestOneGoroutineFollowsTheConnectionForAllRequests(t *testing.T) {
+	conn, err := grpc.NewClient("passthrough:///etcd",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			return nil, errors.New("no route")
+		}))
+	require.NoError(t, err)
+	defer conn.Close()
+	c := caller(context.Background())
+	c.conn = conn
+	const requests = 100
+	overs, cancelled := make([]func() bool, requests), make(chan int, requests)
+	follow := func() {
+		for i := range overs {
+			overs[i] = c.CancelWhenUnreachable(func() { cancelled <- i })
+		}
+	}
+	before := runtime.NumGoroutine()
+	follow()
+	require.LessOrEqual(t, runtime.NumGoroutine(), before+1)
+	for _, over := range overs {
+		require.False(t, over(), "nothing has failed")
+	}
+	require.Empty(t, c.link.cancels)
+	ends := func() {
+		require.Eventually(t, func() bool {
+			return !slices.ContainsFunc(stacks(), func(stack string) bool {
+				return strings.Contains(stack, "cancelsWhenUnreachable")
+			})
+		}, 5*time.Second, time.Millisecond)
+	}
+	ends()
+
+	follow()
+	conn.Connect()
+	for range requests {
+		<-cancelled
+	}
+	for _, over := range overs {
+		require.True(t, over())
+	}
+	ends()
+}
+
+// stacks are those of all goroutines.
+func stacks() []string {
+	text := make([]byte, 1<<20)
+	return strings.Split(string(text[:runtime.Stack(text, true)]), "\n\n")
 }

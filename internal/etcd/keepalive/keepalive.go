@@ -32,6 +32,12 @@ type Renewal struct {
 	// Patience is how long it may wait for a stream.
 	Patience time.Duration
 
+	// Over is the error once the renewal has taken Over.Most; nil for no bound.
+	Over *attempt.BoundError
+
+	// Cut gives it up once it is closed.
+	Cut <-chan struct{}
+
 	// Anew says that the lease's last renewal has failed, or was worth nothing. It goes on none of
 	// the streams that the lease has used. With several endpoints, gRPC opens the next stream to
 	// another one.
@@ -70,6 +76,8 @@ type Sender struct {
 
 // A client is what the renewals of all leases of a client share.
 type client struct {
+	began time.Time // when its first lease was granted
+
 	mu      sync.Mutex // not held across anything
 	streams streams
 	alarm   *time.Timer // for renewals that wait, nil before the first
@@ -87,16 +95,34 @@ func NewSender(of *clientv3.Client, id clientv3.LeaseID, period time.Duration) *
 			return leases.LeaseKeepAlive(ctx, grpc.WaitForReady(true)) // as clientv3 does
 		}
 		s.client = attempt.SharedBy(&clients, conn, func() *client {
-			return &client{streams: streams{login: of.Username != ""}}
+			return &client{began: s.since, streams: streams{login: of.Username != ""}}
 		})
 	} else { // not made with clientv3.New
 		s.open = func(ctx context.Context) (rpc, error) {
 			return &single{ctx: ctx, lease: of, answers: make(chan chan answer, 100)}, nil
 		}
-		s.client = attempt.SharedBy(&clients, of, func() *client { return &client{} })
+		s.client = attempt.SharedBy(&clients, of, func() *client { return &client{began: s.since} })
 	}
 	s.client.with(func(k *streams) { k.join(period) })
 	return s
+}
+
+// together is how many times in a period the renewals of a client go out.
+const together = 8
+
+// Together is when what is due at a time is done, so that the leases of a client do it at once: a
+// sixteenth of a period earlier or later at most. What an answer takes moves a renewal only if it
+// takes longer than that.
+//
+// (Do not send each renewal when it is due. Each then wakes an idle etcd and an idle client, which
+// costs several times as much as the renewal. TestTheRenewalsOfAClientGoOutTogether.)
+func (s *Sender) Together(due time.Time) time.Time {
+	since, part := due.Sub(s.client.began), s.period/together
+	whole := since / s.period * s.period
+	if n := (since - whole + part/2) / part; n < together {
+		return s.client.began.Add(whole + n*part)
+	}
+	return s.client.began.Add(whole + s.period)
 }
 
 // Close says that no more renewals are sent. With the last lease of a client its streams end. over
@@ -119,8 +145,9 @@ func (c *client) with(f func(k *streams)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := &c.streams
+	k.count(time.Now())
 	f(k)
-	k.admit(time.Now())
+	k.admit(k.counted)
 	for _, on := range k.begun {
 		go c.run(on)
 		time.AfterFunc(openingTime, func() { c.with(func(k *streams) { k.opened(on) }) })
@@ -150,24 +177,37 @@ func (e *streamError) Is(target error) bool { return target == ErrStreamEnded }
 // ErrNoStream is the error of a renewal that was not sent: it had no stream in time.
 var ErrNoStream = fmt.Errorf("etcd opens no stream for the renewal: %w", attempt.ErrUnreachable)
 
-// Renew sends a renewal and waits for its answer, or gives it up when ctx ends.
+// Renew sends a renewal and waits for its answer, or gives it up when ctx or its time ends.
+//
+// (A context of its own for each renewal costs as much as all else that the client does for it.)
 func (s *Sender) Renew(ctx context.Context, r Renewal) (*pb.LeaseKeepAliveResponse, error) {
-	w := &wait{Renewal: r, by: s, answer: make(chan answer, 1)}
+	w, waits := &wait{Renewal: r, by: s, answer: make(chan answer, 1)}, false
 	s.client.with(func(k *streams) {
 		if ctx.Err() == nil { // else the lease may be about to be revoked
 			k.put(w)
+			k.admit(k.counted)
+			waits = w.on == nil
 		}
 	})
-	defer time.AfterFunc(r.Patience, func() {
-		s.client.with(func(k *streams) {
-			if w.on == nil && k.giveUp(w) {
-				w.answer <- answer{err: ErrNoStream}
-			}
-		})
-	}).Stop()
+	if waits { // for a stream
+		defer time.AfterFunc(r.Patience, func() {
+			s.client.with(func(k *streams) {
+				if w.on == nil && k.giveUp(w) {
+					w.answer <- answer{err: ErrNoStream}
+				}
+			})
+		}).Stop()
+	}
+	var over <-chan time.Time
+	if r.Over != nil {
+		bound := time.NewTimer(r.Over.Most)
+		defer bound.Stop()
+		over = bound.C
+	}
+	var err error
 	select {
 	case a := <-w.answer:
-		err := clientv3.ContextError(ctx, a.err)
+		err = clientv3.ContextError(ctx, a.err)
 		switch {
 		case err != nil && a.ended:
 			err = &streamError{err}
@@ -176,9 +216,14 @@ func (s *Sender) Renew(ctx context.Context, r Renewal) (*pb.LeaseKeepAliveRespon
 		}
 		return a.resp, err
 	case <-ctx.Done():
-		s.client.with(func(k *streams) { k.giveUp(w) })
-		return nil, ctx.Err()
+		err = ctx.Err()
+	case <-over:
+		err = r.Over
+	case <-r.Cut:
+		err = context.Canceled
 	}
+	s.client.with(func(k *streams) { k.giveUp(w) })
+	return nil, err
 }
 
 // run is the goroutine of a stream. It opens the stream, and passes on what comes on it until it

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync"
@@ -30,6 +31,8 @@ const (
 // A wire is a stream whose other end is the test.
 type wire struct {
 	away     time.Duration // if not 0, etcd answers after that, and reads it itself
+	each     time.Duration // and answers each after the one before, which takes as long
+	last     time.Time     // when the last one is answered
 	ctx      context.Context
 	requests chan *pb.LeaseKeepAliveRequest
 	replies  chan *pb.LeaseKeepAliveResponse
@@ -43,9 +46,17 @@ func (w *wire) Send(r *pb.LeaseKeepAliveRequest) error {
 	}
 	w.requests <- r
 	if w.away > 0 {
-		w.due <- time.Now().Add(w.away)
+		w.last = later(time.Now(), w.last).Add(w.each)
+		w.due <- w.last.Add(w.away)
 	}
 	return nil
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 func (w *wire) Recv() (*pb.LeaseKeepAliveResponse, error) {
@@ -105,6 +116,7 @@ type world struct {
 	guard  sync.Mutex
 	refuse error         // the error of opening a stream
 	away   time.Duration // of new streams, each of which is opened after a login
+	each   time.Duration // of new streams
 }
 
 func inWorld(t *testing.T, f func(t *testing.T, b *world)) {
@@ -146,6 +158,7 @@ func (b *world) lease(id clientv3.LeaseID) *Sender {
 		defer b.guard.Unlock()
 		b.opened = append(b.opened, &wire{
 			away:     away,
+			each:     b.each,
 			ctx:      ctx,
 			requests: make(chan *pb.LeaseKeepAliveRequest, 2000),
 			replies:  make(chan *pb.LeaseKeepAliveResponse, 9),
@@ -200,6 +213,67 @@ func TestRenewalsShareAStreamThatAnswers(t *testing.T) {
 		}
 		require.Len(t, b.opened, 1)
 	})
+}
+
+// The renewals of leases that were granted at any time go out at few times in a period, however
+// long answers take, and each at about its own time.
+func TestTheRenewalsOfAClientGoOutTogether(t *testing.T) {
+	const leases, periods, period = 300, 20, time.Second
+	c, times := &client{began: time.Now()}, make(map[time.Duration]int)
+	for range leases {
+		s := &Sender{client: c, period: period}
+		due := c.began.Add(rand.N(time.Minute))
+		for range periods {
+			at := s.Together(due)
+			require.LessOrEqual(t, at.Sub(due).Abs(), period/16)
+			times[at.Sub(c.began)%period]++
+			answered := at.Add(rand.N(5 * time.Millisecond)) // and the timer was as late
+			due = answered.Add(period - rand.N(50*time.Millisecond))
+			require.Equal(t, at.Add(period), s.Together(due))
+		}
+	}
+	require.Len(t, times, together)
+}
+
+// A member answers the renewals on a stream one after the other, as one that does not lead: it asks
+// the leader for each. A thousand leases of a client are renewed in time all the same, though many
+// renewals go out together: more streams are opened while the oldest waits.
+func TestRenewalsThatGoOutTogetherAreInTimeAtASerialMember(t *testing.T) {
+	const leases, periods, period = 1000, 6, time.Second
+	for _, ms := range []time.Duration{1, 5, 10} {
+		each := ms * time.Millisecond
+		inWorld(t, func(t *testing.T, b *world) {
+			b.client.began, b.client.streams.login, b.each = time.Now(), false, each
+			b.becomes(nil, time.Millisecond)
+			first, longest := make([]time.Duration, leases), make([]time.Duration, leases)
+			var all sync.WaitGroup
+			for i := range leases {
+				s := b.lease(clientv3.LeaseID(i + 1))
+				due := s.Together(b.client.began.Add(period * time.Duration(i) / leases))
+				all.Go(func() {
+					defer closeNow(s)
+					for n := range periods {
+						sent := due.Add(time.Duration(n) * period)
+						time.Sleep(time.Until(sent))
+						_, err := s.Renew(b.ctx, Renewal{Patience: period / 2, Until: sent.Add(2 * period)})
+						if err != nil {
+							t.Errorf("lease %d: %v", i, err)
+						}
+						if took := time.Since(sent); n == 0 {
+							first[i] = took // when nothing is known of the member
+						} else {
+							longest[i] = max(longest[i], took)
+						}
+					}
+				})
+			}
+			all.Wait()
+			t.Logf("%v each: the longest took %v, and %v at first, on %d streams",
+				each, slices.Max(longest), slices.Max(first), len(b.opened))
+			require.Less(t, slices.Max(longest), period/4*3)
+			require.Less(t, slices.Max(first), period)
+		})
+	}
 }
 
 // The renewals of a thousand leases that are due one after the other need one stream. Nobody's end

@@ -24,8 +24,7 @@ const (
 	// mostProxied is how many are where each renewal has a stream, and none is a login.
 	mostProxied = 64
 
-	// crowded is how many renewals are under way on a stream before another one is opened. A member
-	// that does not lead asks the leader for each renewal on a stream, one after the other.
+	// crowded is how many renewals are under way on a stream before another one may be opened.
 	crowded = 8
 
 	// openingTime is how long a stream counts as being opened, while etcd answers nothing on it: it
@@ -81,6 +80,8 @@ type streams struct {
 	credit  float64   // streams that may be opened
 	counted time.Time // when credit was last brought up to date
 
+	pace time.Duration // of the stream that has shown it last
+
 	begun []*stream // that are to be run
 }
 
@@ -97,10 +98,12 @@ type stream struct {
 	over   chan struct{} // closed when nothing comes on it any more
 
 	// Guarded by client.mu.
-	opening  bool // counts as being opened
-	answered bool // a renewal
-	proven   bool // etcd itself reads it
-	left     bool // it has ended, or is about to
+	opening  bool          // counts as being opened
+	answered bool          // a renewal
+	proven   bool          // etcd itself reads it
+	left     bool          // it has ended, or is about to
+	heard    time.Time     // when a renewal was last answered
+	pace     time.Duration // from one answer to the next, while others are under way
 	unsent   []clientv3.LeaseID
 	underWay []*wait          // renewals, in the order of the requests
 	leases   map[*Sender]bool // whose renewals these are
@@ -119,7 +122,8 @@ type wait struct {
 	by     *Sender
 	answer chan answer // gets one at most
 	on     *stream
-	gone   bool // the renewal was given up
+	sent   time.Time // on it
+	gone   bool      // the renewal was given up
 }
 
 // errCutShort is the error of a renewal whose stream has ended because of an earlier one there.
@@ -195,14 +199,14 @@ func (k *streams) admit(now time.Time) {
 	}
 }
 
-// carries has a proven stream carry a renewal, and reports whether one does. While eight are under
-// way on each, another one is to be opened first.
+// carries has a proven stream carry a renewal, and reports whether one does. While each is crowded,
+// another one is to be opened first.
 func (k *streams) carries(w *wait) bool {
 	on := k.proven(w)
-	if on == nil || len(on.underWay) >= crowded && k.opening == 0 && k.credit >= 1 {
+	if on == nil || on.isCrowded(w, k.counted) && (k.opening > 0 || k.credit >= 1) {
 		return false
 	}
-	on.carry(w)
+	on.carry(w, k.counted)
 	return true
 }
 
@@ -225,9 +229,23 @@ func (on *stream) mayCarry(w *wait) bool {
 		on.begun.After(w.by.since) && on.begun.After(w.Where.Since) && !on.leases[w.by]
 }
 
+// isCrowded reports whether a renewal is better sent on another stream: many are under way on this
+// one, and the oldest has had no answer for half the time after which a renewal is late, or the
+// last of them will have none by then, as the answers come. A member that does not lead asks the
+// leader for each renewal on a stream, one after the other.
+//
+// (Do not go by how many there are. Many go out together, and a member that leads answers them at
+// once: each time a stream would be opened. Nor send them on while another one is opened. Those
+// that go out together would all be behind each other where a member is slow with each, and leases
+// are lost. TestRenewalsThatGoOutTogetherAreInTimeAtASerialMember.)
+func (on *stream) isCrowded(w *wait, now time.Time) bool {
+	n, soon := len(on.underWay), w.by.period/4
+	return n >= crowded && max(now.Sub(on.underWay[0].sent), time.Duration(n)*on.pace) >= soon
+}
+
 // carry has a stream carry a renewal.
-func (on *stream) carry(w *wait) {
-	w.on, w.by.last = on, max(w.by.last, on.number)
+func (on *stream) carry(w *wait, now time.Time) {
+	w.on, w.sent, w.by.last = on, now, max(w.by.last, on.number)
 	on.underWay = append(on.underWay, w)
 	on.leases[w.by] = true
 	w.by.waits = remove(w.by.waits, w)
@@ -270,11 +288,11 @@ func (k *streams) begin(w *wait, now time.Time) {
 	on := &stream{
 		number: k.begins, begun: now, to: w.Where.Endpoints, open: w.by.open,
 		more: make(chan struct{}, 1), over: make(chan struct{}), opening: true,
-		leases: make(map[*Sender]bool),
+		leases: make(map[*Sender]bool), pace: k.pace,
 	}
 	on.ctx, on.end = context.WithCancel(context.Background())
 	k.open, k.begun = append(k.open, on), append(k.begun, on)
-	on.carry(w)
+	on.carry(w, now)
 	k.look = true // streams that are crowded carry more meanwhile
 	if !k.proxied {
 		on.send(noLease)
@@ -285,7 +303,7 @@ func (k *streams) begin(w *wait, now time.Time) {
 // has ended, or its time is over.
 func (k *streams) opened(on *stream) {
 	if on.opening {
-		on.opening = false
+		on.opening, k.look = false, true
 		k.opening--
 	}
 }
@@ -305,6 +323,12 @@ func (k *streams) answered(on *stream, resp *pb.LeaseKeepAliveResponse) {
 		}
 		k.credit = min(k.credit+perAnswer, mostFailures)
 		w := on.underWay[0]
+		wasCrowded := on.isCrowded(w, k.counted)
+		if on.heard.After(w.sent) {
+			on.pace = (3*on.pace + k.counted.Sub(on.heard)) / 4
+			k.pace = on.pace
+		}
+		on.heard = k.counted
 		w.answer <- answer{resp: resp}
 		on.underWay = on.underWay[1:]
 		delete(on.leases, w.by)
@@ -314,6 +338,7 @@ func (k *streams) answered(on *stream, resp *pb.LeaseKeepAliveResponse) {
 				break // the next one has to wait for its answer
 			}
 		}
+		k.look = k.look || wasCrowded && !on.isCrowded(w, k.counted)
 	}
 	if on.proven || k.proxied {
 		k.opened(on)

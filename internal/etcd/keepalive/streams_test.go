@@ -24,19 +24,35 @@ import (
 // What becomes of the streams, step by step. In a step the renewal of that letter is sent: "b", of
 // the lease b; or "b:a", of the lease a; or "b!a", of the lease a, whose last one has failed; or
 // "b?", of a lease whose last one was refused; or elsewhere: "b@". Or etcd answers on its stream
-// ("a ok"), or the stream ends ("a end"). Or it turns out that etcd itself reads the stream
-// ("a yes"), or that it does not ("a no"), or that is late ("a late"). "a is" stands for "a ok,
-// a yes". A stream has the name of the renewal for which it was opened.
+// ("a ok"), or the stream ends ("a end"). "later" is a while. Or it turns out that etcd itself
+// reads the stream ("a yes"), or that it does not ("a no"), or that is late ("a late"). "a is"
+// stands for "a ok, a yes". A stream has the name of the renewal for which it was opened.
 func TestWhichStreamARenewalGoesOn(t *testing.T) {
 	for _, row := range []struct{ what, steps, want string }{
 		{"the first one opens a stream", "a", "a opens"},
 		{"the second one goes on it, once it is proven", "a, a is, b", "a opens, b on a"},
 		{"so do all others", "a, a is, b, c, b ok, d", "a opens, b on a, c on a, d on a"},
 		{
-			"if eight are under way there, one opens another one",
-			"a, a is, b, c, d, e, f, g, h, i, j, k, j is, l",
+			"if eight are under way there, for long, one opens another one",
+			"a, a is, b, c, d, e, f, g, h, i, later, j, j is, k",
 			"a opens, b on a, c on a, d on a, e on a, f on a, g on a, h on a, i on a, " +
-				"j opens, k on a, l on j",
+				"j opens, k on j",
+		},
+		{
+			"others wait for that meanwhile, and go where there is room first",
+			"a, a is, b, c, d, e, f, g, h, i, later, j, k, l, m, n, b ok, c ok",
+			"a opens, b on a, c on a, d on a, e on a, f on a, g on a, h on a, i on a, " +
+				"j opens, k opens, l opens, m opens, n on a",
+		},
+		{
+			"eight that go out together do not wait, nor seven, for however long",
+			"a, a is, b, c, d, e, f, g, h, later, i, j",
+			"a opens, b on a, c on a, d on a, e on a, f on a, g on a, h on a, i on a, j opens",
+		},
+		{
+			"nor more, where they go out together",
+			"a, a is, b, c, d, e, f, g, h, i, j, k",
+			"a opens, b on a, c on a, d on a, e on a, f on a, g on a, h on a, i on a, j on a, k on a",
 		},
 		{"not two of a lease", "a, a is, b:a, c:a", "a opens, b on a, c opens"},
 		{"not on one that has never answered", "a, b", "a opens, b opens"},
@@ -124,6 +140,11 @@ func TestWhichStreamARenewalGoesOn(t *testing.T) {
 				}
 			}
 			for step := range strings.SplitSeq(row.steps, ", ") {
+				if step == "later" {
+					now = now.Add(time.Second / 4)
+					tell()
+					continue
+				}
 				who, what, _ := strings.Cut(step, " ")
 				w := of[who[:1]]
 				header := func(id clientv3.LeaseID, ttl int64) *pb.LeaseKeepAliveResponse {
@@ -153,7 +174,7 @@ func TestWhichStreamARenewalGoesOn(t *testing.T) {
 					if len(who) == 3 {
 						w.by = of[who[2:]].by
 					} else {
-						w.by = &Sender{id: clientv3.LeaseID(who[0])}
+						w.by = &Sender{id: clientv3.LeaseID(who[0]), period: time.Second}
 					}
 					of[who[:1]] = w
 					k.put(w)

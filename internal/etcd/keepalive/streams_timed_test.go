@@ -23,8 +23,9 @@ func TestARenewalTakesNoLongerBesideMany(t *testing.T) {
 		k.open = []*stream{hangs}
 		renewals := make([]*wait, leases)
 		for i := range renewals {
-			w := &wait{by: &Sender{id: clientv3.LeaseID(i + 1)}, answer: make(chan answer, 1)}
-			hangs.carry(w)
+			by := &Sender{id: clientv3.LeaseID(i + 1), period: time.Hour}
+			w := &wait{by: by, answer: make(chan answer, 1)}
+			hangs.carry(w, now)
 			again := *w
 			again.answer, again.Until = make(chan answer, 1), now.Add(time.Duration(i)*time.Second)
 			renewals[i] = &again
