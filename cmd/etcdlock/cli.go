@@ -118,8 +118,8 @@ on. The flag wins.`,
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	a.etcd.flags(root)
 	root.AddCommand(a.runCommand(), a.whoCommand(), a.topCommand(), a.uiCommand(),
-		a.recallCommand(), a.breakCommand(), a.doctorCommand(), a.versionCommand(), manCommand(),
-		watchdogCommand())
+		a.recallCommand(), a.breakCommand(), a.doctorCommand(), a.benchCommand(), a.versionCommand(),
+		manCommand(), watchdogCommand(), a.benchHolderCommand())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	strict(root)

@@ -67,6 +67,17 @@ func (c *connection) environment(flags *pflag.FlagSet, getenv func(string) strin
 	return err
 }
 
+// variables are the flags that were given, as variables: no password is an argument of a process
+// that this one starts.
+func variables(flags *pflag.FlagSet) (all []string) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			all = append(all, variable(f)+"="+f.Value.String())
+		}
+	})
+	return all
+}
+
 // variable is the environment variable from which etcdctl reads a flag.
 func variable(f *pflag.Flag) string {
 	return "ETCDCTL_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))

@@ -21,3 +21,13 @@ func windowSize(*os.File) (rows, columns int, terminal bool) { return 0, 0, fals
 
 // watchdogCommand is of no use without run.
 func watchdogCommand() *cobra.Command { return &cobra.Command{Use: "watchdog", Hidden: true} }
+
+// judge needs a clock that all processes of the machine share.
+func (b *bench) judge(*app) error {
+	return ends(exitFailed, errors.New("there is no bench --judge on "+runtime.GOOS))
+}
+
+// benchHolderCommand is of no use without that.
+func (a *app) benchHolderCommand() *cobra.Command {
+	return &cobra.Command{Use: "bench-holder", Hidden: true}
+}
