@@ -415,6 +415,9 @@ func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *Hold, known bool
 
 // retryPut decides what follows an error of put: it returns nil after a pause if the put must be
 // repeated.
+//
+// (Do not leave the pause to the window of the puts: any answer ends that, and a put that alone
+// fails is sent as often as others are answered. TestAPutThatAloneFailsIsRareAndSlowsNoOther.)
 func (c *claim) retryPut(ctx context.Context, err error, retry *attempt.Backoff) error {
 	s, l := c.m.s, c.place.Lease
 	switch {

@@ -3,6 +3,7 @@ package outages
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -308,5 +309,39 @@ func TestCallsGetInSoonAfterEtcdTurnedRequestsAway(t *testing.T) {
 		for len(errs) > 0 {
 			require.NoError(t, <-errs)
 		}
+	})
+}
+
+// The puts of one name fail at once, and those of another are answered. So the pace of all puts
+// goes on. What fails is sent a few times a second, and the others are as fast as ever.
+func TestAPutThatAloneFailsIsRareAndSlowsNoOther(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		failed := 0
+		etcd.Intercept(func(c fake.Call) (effect fake.Effect) {
+			if len(c.Puts) > 0 && strings.HasPrefix(c.Puts[0], "fails/") {
+				failed++
+				effect.Before = fake.Unavailable
+			}
+			return effect
+		})
+		const away, most = time.Millisecond, 10 * time.Second
+		etcd.Delay("a", away)
+		ctx, cancel := context.WithTimeout(t.Context(), most)
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() {
+			_, err := s.Lock(ctx, "fails")
+			ended <- err
+		}()
+		start, others := time.Now(), 0
+		for ; time.Since(start) < most-time.Second; others++ {
+			h, err := s.Lock(t.Context(), "n")
+			require.NoError(t, err)
+			require.NoError(t, h.Unlock(t.Context()))
+		}
+		require.ErrorIs(t, <-ended, context.DeadlineExceeded)
+		require.LessOrEqual(t, failed, 40)
+		require.Greater(t, others, int(most/(3*away)))
 	})
 }
