@@ -3,10 +3,13 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -149,31 +152,96 @@ func TestALongNameIsCut(t *testing.T) {
 // memory: without a bound, it took more than all of them.
 func TestLongValuesTakeNoMemory(t *testing.T) {
 	t.Parallel()
-	e := newEtcd(t)
-	e.grant(t, 0x99, 600)
-	const most = 150 // MB
-	value := strings.Repeat("v", 1_400_000)
-	for i := range 150 {
-		_, err := e.client.Put(t.Context(), fmt.Sprintf("job/%d/99", i), value,
-			clientv3.WithLease(0x99))
-		require.NoError(t, err)
-	}
-	for _, args := range [][]string{{"who"}, {"who", "-o", "json"}, {"doctor"}} {
-		run := starts(t, append(args, "--endpoints", e.addr))
-		used := 0 // in kB
-		for running := true; running; time.Sleep(time.Millisecond) {
-			select {
-			case <-run.ended:
-				running = false
-			default:
-				status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", run.Process.Pid))
-				if _, after, is := strings.Cut(string(status), "VmHWM:"); is {
-					used, _ = strconv.Atoi(strings.Fields(after)[0])
-				}
+	for name, of := range map[string]struct {
+		keys  int
+		value string
+		most  int // MB
+	}{
+		"150 of 1.4 MB": {150, strings.Repeat("v", 1_400_000), 150},
+		"10,000 of 3 kB": {10_000, fmt.Sprintf(`{"owner":%q,"host":%q,"info":%q}`,
+			strings.Repeat("o", 1000), strings.Repeat("h", 1000), strings.Repeat("i", 1000)), 250},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEtcd(t)
+			e.grant(t, 0x99, 600)
+			var puts []clientv3.Op
+			for i := range of.keys {
+				puts = append(puts, clientv3.OpPut(fmt.Sprintf("job/%d/99", i), of.value,
+					clientv3.WithLease(0x99)))
 			}
-		}
-		run.exits(exitGood)
-		t.Logf("%v: %d MB", args, used>>10)
-		require.Less(t, used>>10, most, "%v", args)
+			for some := range slices.Chunk(puts, max(1, 300_000/len(of.value))) {
+				_, err := e.client.Txn(t.Context()).Then(some...).Commit()
+				require.NoError(t, err)
+			}
+			for _, args := range [][]string{{"who"}, {"who", "-o", "json"}, {"doctor"}} {
+				run := starts(t, append(args, "--endpoints", e.addr))
+				used := 0
+				for running := true; running; time.Sleep(time.Millisecond) {
+					select {
+					case <-run.ended:
+						running = false
+					default:
+						used = max(used, run.used())
+					}
+				}
+				run.exits(exitGood)
+				t.Logf("%v: %d MB", args, used)
+				require.Less(t, used, of.most, "%v", args)
+			}
+			for command, reads := range map[string]func(*testing.T, *etcd, int) int{
+				"ui": uiHears, "top": topShows,
+			} {
+				used := reads(t, e, of.keys)
+				t.Logf("%s: %d MB", command, used)
+				require.Less(t, used, of.most, command)
+			}
+		})
 	}
+}
+
+// used is how much memory a program has used at most so far, in MB, or 0 if it has ended.
+func (p *program) used() int {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
+	_, after, is := strings.Cut(string(status), "VmHWM:")
+	if !is {
+		return 0
+	}
+	used, _ := strconv.Atoi(strings.Fields(after)[0])
+	return used >> 10
+}
+
+// uiHears opens a page that hears all locks, and says what ui has used.
+func uiHears(t *testing.T, e *etcd, locks int) (used int) {
+	run := starts(t, []string{"ui", "--endpoints", e.addr, "--listen", "127.0.0.1:0"})
+	eventually(t, func() bool { return strings.Contains(run.stdout.String(), "\n") }, "no address")
+	heard := make(map[string]bool)
+	resp, err := http.Get(strings.TrimSpace(run.stdout.String()) + "events")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	for events := bufio.NewReader(resp.Body); len(heard) < locks; {
+		text, err := events.ReadString('\n')
+		require.NoError(t, err)
+		var m struct{ Locks []struct{ Name string } }
+		if data, is := strings.CutPrefix(text, "data: "); is {
+			require.NoError(t, json.Unmarshal([]byte(data), &m))
+		}
+		for _, l := range m.Locks {
+			heard[l.Name] = true
+		}
+	}
+	return run.used()
+}
+
+// topShows has top show all locks, and says what it has used.
+func topShows(t *testing.T, e *etcd, locks int) (used int) {
+	terminal := newPty(t)
+	terminal.resize(t, 24, 80)
+	run := starts(t, []string{"top", "--endpoints", e.addr}, terminal.on(t), env("TERM=xterm"))
+	eventually(t, func() bool {
+		return strings.Contains(screenOf(t, terminal.shows.String(), 24, 80), fmt.Sprint(locks, " locks"))
+	}, "top does not show all locks")
+	used = run.used()
+	terminal.types(t, "q")
+	run.exits(exitGood)
+	return used
 }

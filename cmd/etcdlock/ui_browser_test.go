@@ -185,6 +185,29 @@ func TestThePageIsLive(t *testing.T) {
 	require.Empty(t, logs, "the console is clean: no policy is violated")
 }
 
+// A page that is refused, because too many are open, says so, and tries again until it is let in.
+func TestAPageThatIsRefusedTriesAgain(t *testing.T) {
+	e := newEtcd(t)
+	run := starts(t, []string{"ui", "--endpoints", e.addr, "--listen", "127.0.0.1:0"})
+	address := addressOf(t, run)
+	others, leave := context.WithCancel(t.Context())
+	defer leave()
+	for full := false; !full; {
+		r, err := http.NewRequestWithContext(others, "GET", address+"events", nil)
+		require.NoError(t, err)
+		resp, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		full = resp.StatusCode == http.StatusServiceUnavailable
+	}
+	b := newBrowser(t, 1000, 500)
+	b.call("POST", "/url", map[string]string{"url": address}, nil)
+	b.shows("#alerts p", "refuses this page.* next try is in about 1s$")
+	b.shows("#alerts p", "refuses this page.* next try is in about 2s$")
+	leave()
+	b.shows("#alerts p", "Nobody holds a lock")
+}
+
 // A thousand locks scroll smoothly: only the rows in sight are in the document.
 func TestAThousandLocksScroll(t *testing.T) {
 	e := newEtcd(t)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -93,11 +94,7 @@ func (w *who) run(a *app, names ...string) error {
 		return ends(exitFailed, err)
 	}
 	if w.format == "json" {
-		text, _, err := w.json(ctx, client, places)
-		if err == nil {
-			_, err = io.WriteString(a.stdout, text)
-		}
-		return err
+		return writeLine(a.stdout, w.records(ctx, client, places))
 	}
 	w.print(ctx, client, a.stdout, places)
 	return nil
@@ -230,11 +227,10 @@ type record struct {
 	Late      bool       `json:"late"`
 }
 
-// json is the places as one line. state is the same without what changes each second: what is left
-// of the leases.
-func (w *who) json(
+// records are the places in JSON.
+func (w *who) records(
 	ctx context.Context, client *clientv3.Client, places []place,
-) (text, state string, err error) {
+) []record {
 	lefts := leftOf(ctx, client, places)
 	w.seen.look(ctx, client, places, time.Now())
 	records := make([]record, len(places))
@@ -250,6 +246,15 @@ func (w *who) json(
 			records[i].TTL, records[i].TTLLeft = &left.granted, &left.ttl
 		}
 	}
+	return records
+}
+
+// json is the places as one line. state is the same without what changes each second: what is left
+// of the leases.
+func (w *who) json(
+	ctx context.Context, client *clientv3.Client, places []place,
+) (text, state string, err error) {
+	records := w.records(ctx, client, places)
 	if text, err = oneLine(records); err != nil {
 		return "", "", err
 	}
@@ -269,10 +274,29 @@ func unlessZero(at time.Time) *time.Time {
 
 func oneLine(records []record) (string, error) {
 	var text strings.Builder
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(records)
-	return quote.JSON(text.String()), err
+	err := writeLine(&text, records)
+	return text.String(), err
+}
+
+// writeLine writes records as one array, one at a time: they may be long, and many.
+func writeLine(to io.Writer, records []record) error {
+	line := bufio.NewWriter(to)
+	between := "["
+	for _, r := range records {
+		var text strings.Builder
+		encoder := json.NewEncoder(&text)
+		encoder.SetEscapeHTML(false)
+		if err := encoder.Encode(r); err != nil {
+			return err
+		}
+		fmt.Fprint(line, between, strings.TrimSuffix(quote.JSON(text.String()), "\n"))
+		between = ","
+	}
+	if len(records) == 0 {
+		fmt.Fprint(line, between)
+	}
+	fmt.Fprintln(line, "]")
+	return line.Flush()
 }
 
 // follow shows the locks until the program is ended. It asks a slow etcd less often.

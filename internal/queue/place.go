@@ -70,7 +70,10 @@ type keeping struct {
 // watch that has gone silent is no witness, nor one that is behind what etcd has answered since.
 //
 // (What a watch is late by, while the Session hears nothing from etcd, stays open, for a TTL at
-// most: no answer that comes later shows when that was. TestALateWatchIsNoWitness.)
+// most: no answer that comes later shows when that was. TestALateWatchIsNoWitness. A progress
+// notice that was asked for then would not close that: a member that is behind gives it, too. Only
+// a linearizable answer to a request of after the Unlock does, and the first such request is the
+// release. A read before it costs each Unlock a round trip.)
 type witness struct {
 	watched bool  // a watch covered the key when its release began
 	known   int64 // the highest revision that etcd had told by then

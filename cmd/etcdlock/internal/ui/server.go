@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"net"
 	"net/http"
 	"net/netip"
@@ -117,6 +118,25 @@ type message struct {
 	Cycles  [][]board.Wait         `json:"cycles"`
 }
 
+// mostLocks is how many locks one message tells at most: each may have long texts.
+const mostLocks = 100
+
+// parts are messages that together tell m.
+func (m message) parts() iter.Seq[message] {
+	return func(yield func(message) bool) {
+		rest := m.Locks
+		for first := true; first || len(rest) > 0; first = false {
+			m.Locks, rest = rest[:min(mostLocks, len(rest))], rest[min(mostLocks, len(rest)):]
+			if !first {
+				m.Whole, m.Gone, m.Leases = false, nil, map[string]board.Lease{}
+			}
+			if !yield(m) {
+				return
+			}
+		}
+	}
+}
+
 // isForeign reports whether a request is of a page of another site, as its browser says. That page
 // could not read the answer, but etcdlock ui would make it.
 func isForeign(r *http.Request) bool {
@@ -153,13 +173,15 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		m, p := s.message(now, seen)
 		if seen == nil || len(m.Locks)+len(m.Gone)+len(m.Leases) > 0 || m.Trouble != seen.Trouble ||
 			now.Sub(sent) >= aliveEvery {
-			text, err := json.Marshal(m)
-			if err != nil {
-				return
-			}
-			_ = control.SetWriteDeadline(now.Add(sendWithin))
-			if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil || control.Flush() != nil {
-				return
+			for part := range m.parts() {
+				_ = control.SetWriteDeadline(time.Now().Add(sendWithin))
+				fmt.Fprint(w, "data: ")
+				if json.NewEncoder(w).Encode(part) != nil { // which ends the line
+					return
+				}
+				if _, err := fmt.Fprintln(w); err != nil || control.Flush() != nil {
+					return
+				}
 			}
 			seen, sent = p, now
 		}
