@@ -477,7 +477,8 @@ func because(reason, answer error) error {
 
 // lossReason is the reason of a loss, or err itself if that is no LostError.
 func lossReason(err error) error {
-	if lost, ok := errors.AsType[*LostError](err); ok {
+	var lost *LostError
+	if errors.As(err, &lost) {
 		return lost.Reason
 	}
 	return err

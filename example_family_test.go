@@ -309,8 +309,10 @@ func ExampleWithRecall() {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	})
-	recalled, _ := errors.AsType[*etcdlock.RecalledError](err)
-	fmt.Printf("by %s: %s\n", recalled.By, recalled.Reason)
+	var recalled *etcdlock.RecalledError
+	if errors.As(err, &recalled) {
+		fmt.Printf("by %s: %s\n", recalled.By, recalled.Reason)
+	}
 	fmt.Println("lost:", errors.Is(err, etcdlock.ErrLost))
 	// Output:
 	// by ops: the database is slow
@@ -647,7 +649,8 @@ func ExampleSession_TryLockAll() {
 		log.Fatal(err)
 	}
 	_, err = session.TryLockAll(ctx, "rooms/2", "rooms/3")
-	if locked, ok := errors.AsType[*etcdlock.LockedError](err); ok {
+	var locked *etcdlock.LockedError
+	if errors.As(err, &locked) {
 		fmt.Println(locked.Name, "is taken")
 	}
 	fmt.Println(hold.Unlock(ctx))

@@ -215,7 +215,8 @@ func ExampleLockedError() {
 	}
 	defer mu.Close(ctx)
 	err = mu.TryLock(ctx)
-	if locked, ok := errors.AsType[*etcdlock.LockedError](err); ok {
+	var locked *etcdlock.LockedError
+	if errors.As(err, &locked) {
 		h := locked.Holder
 		fmt.Println("holder:", h.Owner, "contenders before us:", locked.Ahead)
 		text := fmt.Sprintf(`etcdlock: lock "stock": held by checkout (%s:%d)`, h.Host, h.PID)
@@ -538,8 +539,8 @@ func ExampleWithHandoff() {
 	in := make(chan error)
 	go func() { in <- second.Lock(ctx) }()
 	for { // until it stands in the Session's own line
-		locked, ok := errors.AsType[*etcdlock.LockedError](first.TryLock(ctx))
-		if ok && locked.Ahead == 2 {
+		var locked *etcdlock.LockedError
+		if errors.As(first.TryLock(ctx), &locked) && locked.Ahead == 2 {
 			break
 		}
 	}

@@ -37,7 +37,6 @@
 package etcdlocktest
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -46,7 +45,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/race"
@@ -133,25 +131,14 @@ func (e *Etcd) Client() *clientv3.Client {
 	defer e.mu.Unlock()
 	process := fmt.Sprint("client ", len(e.processes)+1)
 	client := e.server.Client(process)
-	client.Auth = clientv3.NewAuthFromAuthClient(pb.NewAuthClient(absent{}), client)
-	client.Cluster = clientv3.NewClusterFromClusterClient(pb.NewClusterClient(absent{}), client)
+	client.Auth = clientv3.NewAuthFromAuthClient(
+		fake.Lacking[pb.AuthClient](client, pb.NewAuthClient), client)
+	client.Cluster = clientv3.NewClusterFromClusterClient(
+		fake.Lacking[pb.ClusterClient](client, pb.NewClusterClient), client)
 	client.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(
-		pb.NewMaintenanceClient(absent{}), client)
+		fake.Lacking[pb.MaintenanceClient](client, pb.NewMaintenanceClient), client)
 	e.processes[client] = process
 	return client
-}
-
-// absent is a connection without any method.
-type absent struct{}
-
-func (absent) Invoke(_ context.Context, method string, _, _ any, _ ...grpc.CallOption) error {
-	return fake.Absent(method)
-}
-
-func (absent) NewStream(
-	_ context.Context, _ *grpc.StreamDesc, method string, _ ...grpc.CallOption,
-) (grpc.ClientStream, error) {
-	return nil, fake.Absent(method)
 }
 
 // process returns the name of c's process.

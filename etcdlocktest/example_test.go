@@ -33,7 +33,8 @@ func ExampleStart() {
 		log.Fatal(err)
 	}
 	defer mu.Close(ctx)
-	locked, ok := errors.AsType[*etcdlock.LockedError](mu.TryLock(ctx))
+	var locked *etcdlock.LockedError
+	ok := errors.As(mu.TryLock(ctx), &locked)
 	fmt.Println(ok && locked.Holder.Owner == "another")
 	// Output: true
 }

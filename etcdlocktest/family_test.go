@@ -91,7 +91,8 @@ func TestSeveralNamesEndWithOneOfThem(t *testing.T) {
 				<-ctx.Done()
 				return nil
 			})
-		lost, ok := errors.AsType[*etcdlock.LostError](err)
+		var lost *etcdlock.LostError
+		ok := errors.As(err, &lost)
 		require.True(t, ok, err)
 		require.Equal(t, "stock/plum", lost.Name)
 		require.ErrorIs(t, err, etcdlock.ErrKeyDeleted)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -207,15 +208,18 @@ func (s *countedStream) SendMsg(msg any) error {
 // methods are the short names of all methods of etcd, streams those that are streams.
 var methods, streams = func() (map[string]bool, map[string]bool) {
 	methods, streams := map[string]bool{"*": true}, map[string]bool{}
-	for _, service := range []grpc.ServiceDesc{
-		pb.KV_ServiceDesc, pb.Watch_ServiceDesc, pb.Lease_ServiceDesc,
-		pb.Cluster_ServiceDesc, pb.Maintenance_ServiceDesc, pb.Auth_ServiceDesc,
+	for _, service := range []reflect.Type{
+		reflect.TypeFor[pb.KVServer](), reflect.TypeFor[pb.WatchServer](), reflect.TypeFor[pb.LeaseServer](),
+		reflect.TypeFor[pb.ClusterServer](), reflect.TypeFor[pb.MaintenanceServer](),
+		reflect.TypeFor[pb.AuthServer](),
 	} {
-		for _, m := range service.Methods {
-			methods[m.MethodName] = true
-		}
-		for _, s := range service.Streams {
-			methods[s.StreamName], streams[s.StreamName] = true, true
+		for m := range service.NumMethod() {
+			if m := service.Method(m); m.IsExported() {
+				methods[m.Name] = true
+				if m.Type.NumOut() == 1 { // only an error: it sends its answers by the stream
+					streams[m.Name] = true
+				}
+			}
 		}
 	}
 	return methods, streams

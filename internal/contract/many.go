@@ -52,7 +52,8 @@ func TestSeveralNamesAreHeldTogetherOrNotAtAll(t *testing.T, w World) {
 	require.NoError(t, warm.Unlock(t.Context()))
 	before, revision = asks.Counts(), cluster.Revision(t)
 	_, err = elsewhere.TryLockAll(t.Context(), "free", names[31], "free too")
-	locked, ok := errors.AsType[*etcdlock.LockedError](err)
+	var locked *etcdlock.LockedError
+	ok := errors.As(err, &locked)
 	require.True(t, ok, "%v", err)
 	require.Equal(t, names[31], locked.Name)
 	require.Equal(t, h.Token(), locked.Holder.Token)
@@ -71,7 +72,8 @@ func TestSeveralNamesAreHeldTogetherOrNotAtAll(t *testing.T, w World) {
 	ctx := h.Context(t.Context())
 	require.NoError(t, etcdlock.Break(t.Context(), client, WaitForLine(t, client, "y", 1)[0]))
 	<-ctx.Done()
-	lost, ok := errors.AsType[*etcdlock.LostError](context.Cause(ctx))
+	var lost *etcdlock.LostError
+	ok = errors.As(context.Cause(ctx), &lost)
 	require.True(t, ok)
 	require.Equal(t, "y", lost.Name)
 	require.ErrorIs(t, h.Unlock(t.Context()), etcdlock.ErrLost)

@@ -79,7 +79,8 @@ func TestTryLockOfATakenNameWritesNothing(t *testing.T, w World) {
 		err := mu.TryLock(t.Context())
 		counter.Costs(t, before, "Txn 1")
 		require.Equal(t, revision, cluster.Revision(t))
-		locked, ok := errors.AsType[*etcdlock.LockedError](err)
+		var locked *etcdlock.LockedError
+		ok := errors.As(err, &locked)
 		require.True(t, ok, "%v", err)
 		require.Equal(t, "taken", locked.Name)
 		require.Equal(t, 1, locked.Ahead)
@@ -105,7 +106,8 @@ func TestTryLockInTheHoldersSessionAsksNobody(t *testing.T, w World) {
 	before := counter.Counts()
 	err := same.TryLock(t.Context())
 	counter.Costs(t, before, "none")
-	locked, _ := errors.AsType[*etcdlock.LockedError](err)
+	var locked *etcdlock.LockedError
+	_ = errors.As(err, &locked)
 	require.NotNil(t, locked, "%v", err)
 	require.Equal(t, 1, locked.Ahead)
 	require.Equal(t, mu.Key(), locked.Holder.Key)
@@ -120,7 +122,8 @@ func TestTryLockInTheHoldersSessionAsksNobody(t *testing.T, w World) {
 	if sent, exact := counter.Exactly(t, before); exact {
 		require.Zero(t, sent.Of("Txn"))
 	}
-	locked, _ = errors.AsType[*etcdlock.LockedError](err)
+	locked = nil
+	_ = errors.As(err, &locked)
 	require.NotNil(t, locked, "%v", err)
 	require.Equal(t, 2, locked.Ahead, "the holder and the Session's own waiter")
 	require.Equal(t, "rival", locked.Holder.Owner)
@@ -550,7 +553,8 @@ func TestReadersShareAndWritersExclude(t *testing.T, w World) {
 	require.NoError(t, <-in)
 	revision = cluster.Revision(t)
 	_, err = rw.TryRLock(t.Context())
-	locked, ok := errors.AsType[*etcdlock.LockedError](err)
+	var locked *etcdlock.LockedError
+	ok := errors.As(err, &locked)
 	require.True(t, ok, "%v", err)
 	require.Equal(t, etcdlock.ModeExclusive, locked.Holder.Mode)
 	require.Equal(t, revision, cluster.Revision(t))

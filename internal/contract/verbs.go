@@ -214,7 +214,8 @@ func HoldMany(t *testing.T, s *etcdlock.Session, prefix string, n int) (holds []
 func LocalLine(t *testing.T, s *etcdlock.Session, name string, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		locked, ok := errors.AsType[*etcdlock.LockedError](MutexOf(t, s, name).TryLock(t.Context()))
+		var locked *etcdlock.LockedError
+		ok := errors.As(MutexOf(t, s, name).TryLock(t.Context()), &locked)
 		return ok && locked.Ahead == n
 	}, Patience, time.Millisecond, "%d in line", n)
 }

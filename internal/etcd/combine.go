@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"reflect"
 	"runtime"
 	"slices"
 	"sync"
@@ -96,6 +97,12 @@ type combiner struct {
 // combiners has a combiner for each client with a Session.
 var combiners attempt.Shared[combiner]
 
+// hasToken reports whether a client has a token in place of a user, which it may since clientv3 3.7.
+func hasToken(client *clientv3.Client) bool {
+	token := reflect.ValueOf(client).Elem().FieldByName("Token")
+	return token.IsValid() && token.String() != ""
+}
+
 // combinerOf returns the combiner of a client. It combines nothing for a client with a user: etcd
 // has let nested transactions past its permissions, and would refuse all for one.
 func combinerOf(client *clientv3.Client) *combiner {
@@ -103,7 +110,7 @@ func combinerOf(client *clientv3.Client) *combiner {
 		b := &combiner{most: mostParts, pace: pace{few: fewUnderWay}}
 		b.late = time.AfterFunc(longestWait, b.send)
 		b.late.Stop()
-		if client.Username != "" || client.Token != "" {
+		if client.Username != "" || hasToken(client) {
 			b.most = 1
 		}
 		return b

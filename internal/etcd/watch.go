@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
@@ -54,15 +55,16 @@ const (
 // and the next watch is on another stream.
 func (w *Watch) Notice(answer clientv3.WatchResponse, open bool) Notice {
 	err := cmp.Or(answer.Err(), w.fell)
+	header := headerIn(&answer.Header)
 	if open && w.c.Epoch() == w.Epoch && w.outgrown(answer) {
-		w.c.history.begin(w.Epoch.era, answer.Header)
+		w.c.history.begin(w.Epoch.era, header)
 		w.c.setBack(w.Epoch)
 	}
 	switch {
 	case !open || err != nil:
 		w.c.stream.fails(w.on, err)
 		return Notice{Kind: Ended, Err: err}
-	case w.c.Epoch().isElsewhere(answer.Header):
+	case w.c.Epoch().isElsewhere(header):
 		w.c.stream.moved()
 		return Notice{Kind: Ended}
 	}
@@ -74,6 +76,17 @@ func (w *Watch) Notice(answer clientv3.WatchResponse, open bool) Notice {
 	return Notice{Kind: kind, Events: answer.Events}
 }
 
+// headerIn is the header in an answer of a watch: a value before clientv3 3.7, a pointer since.
+func headerIn[H any](field *H) *pb.ResponseHeader {
+	switch h := any(field).(type) {
+	case *pb.ResponseHeader:
+		return h
+	case **pb.ResponseHeader:
+		return *h
+	}
+	return nil
+}
+
 // outgrown reports whether an answer shows a revision that etcd cannot have reached by writing: its
 // own, that of an event, or one that was compacted, as a restore with --mark-compacted does with
 // all revisions of before. (Do not let a view reach such a revision: the answers that follow would
@@ -81,9 +94,9 @@ func (w *Watch) Notice(answer clientv3.WatchResponse, open bool) Notice {
 func (w *Watch) outgrown(answer clientv3.WatchResponse) bool {
 	highest := max(answer.Header.GetRevision(), answer.CompactRevision)
 	for _, event := range answer.Events {
-		highest = max(highest, event.Kv.GetModRevision())
+		highest = max(highest, event.Kv.ModRevision)
 	}
-	return !w.Epoch.isElsewhere(answer.Header) && w.Epoch.outgrows(highest, time.Now())
+	return !w.Epoch.isElsewhere(headerIn(&answer.Header)) && w.Epoch.outgrows(highest, time.Now())
 }
 
 // Stop ends the watch.

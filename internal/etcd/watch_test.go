@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -20,13 +21,13 @@ import (
 func TestWhatAnAnswerOfAWatchSays(t *testing.T) {
 	in := func(cluster uint64) *pb.ResponseHeader { return &pb.ResponseHeader{ClusterId: cluster} }
 	created := func(cluster uint64) clientv3.WatchResponse {
-		return clientv3.WatchResponse{Header: in(cluster), Created: true}
+		return fake.Answered(in(cluster), clientv3.WatchResponse{Created: true})
 	}
-	some := []*clientv3.Event{{}}
+	some := []*clientv3.Event{{Kv: &mvccpb.KeyValue{}}}
 	events := func(cluster uint64) clientv3.WatchResponse {
-		return clientv3.WatchResponse{Header: in(cluster), Events: some}
+		return fake.Answered(in(cluster), clientv3.WatchResponse{Events: some})
 	}
-	compacted := clientv3.WatchResponse{Header: in(1), CompactRevision: 7, Canceled: true}
+	compacted := fake.Answered(in(1), clientv3.WatchResponse{CompactRevision: 7, Canceled: true})
 	for name, row := range map[string]struct {
 		answer  clientv3.WatchResponse
 		closed  bool

@@ -103,7 +103,7 @@ func NewServer() *Server {
 func (s *Server) Client(process string) *clientv3.Client {
 	client := clientv3.NewCtxClient(context.Background())
 	p := &port{s: s, process: process, closed: client.Ctx().Done()}
-	client.KV = clientv3.NewKVFromKVClient(&kvClient{p}, nil)
+	client.KV = clientv3.NewKVFromKVClient(newKVClient(p), nil)
 	client.Lease = newLeaseClient(p, client)
 	client.Watcher = &watcher{p}
 	return client
@@ -376,9 +376,9 @@ func (s *Server) RestoreRaised(index int, by int64, compacts bool) {
 	}
 	_ = s.store.Compact(s.store.Rev())
 	for w := range s.watches {
-		w.addLocked(clientv3.WatchResponse{
-			Header: s.header(), Canceled: true, CompactRevision: s.store.Rev(),
-		})
+		w.addLocked(Answered(s.header(), clientv3.WatchResponse{
+			Canceled: true, CompactRevision: s.store.Rev(),
+		}))
 		delete(s.watches, w)
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 func (s *Server) header() *pb.ResponseHeader { return s.fill(&pb.ResponseHeader{}) }
@@ -75,7 +73,19 @@ func deleting(in *pb.DeleteRangeRequest) *pb.TxnRequest {
 	}}
 }
 
-type kvClient struct{ *port }
+type kvClient struct {
+	pb.KVClient // has the methods that are not below
+	*port
+}
+
+func newKVClient(p *port) *kvClient {
+	k := &kvClient{port: p}
+	// Before clientv3 3.7 there is none, and gRPC's own type would be needed.
+	if newClient, ok := any(pb.NewKVClient).(func(grpc.ClientConnInterface) pb.KVClient); ok {
+		k.KVClient = newClient(absent{})
+	}
+	return k
+}
 
 func (k *kvClient) Txn(
 	ctx context.Context, in *pb.TxnRequest, _ ...grpc.CallOption,
@@ -162,16 +172,4 @@ func (k *kvClient) Compact(
 		}
 		return &pb.CompactionResponse{Header: k.s.header()}, nil
 	})
-}
-
-func (k *kvClient) RangeStream(
-	context.Context, *pb.RangeRequest, ...grpc.CallOption,
-) (grpc.ServerStreamingClient[pb.RangeStreamResponse], error) {
-	return nil, Absent("/etcdserverpb.KV/RangeStream")
-}
-
-// Absent is the answer of a method that the server does not have.
-func Absent(method string) error {
-	return status.Error(codes.Unimplemented, "the etcd in memory does not have "+method+
-		": test that with a real etcd")
 }

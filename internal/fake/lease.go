@@ -254,7 +254,7 @@ func (l *leaseService) LeaseLeases(
 
 func (l *leaseService) LeaseKeepAlive(
 	ctx context.Context, _ ...grpc.CallOption,
-) (grpc.BidiStreamingClient[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse], error) {
+) (pb.Lease_LeaseKeepAliveClient, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	return &renewals{on: l, ctx: ctx, cancel: cancel, more: make(chan struct{}, 1)}, nil
 }

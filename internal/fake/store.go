@@ -9,6 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // A Store is what the members of etcd agree on: a sequence of entries. Each entry is a
@@ -100,7 +101,7 @@ func (s *Store) Restored(index int) *Store {
 // not there or is forgotten.
 func (s *Store) Before(event *mvccpb.Event) *mvccpb.KeyValue {
 	before := event.Kv.ModRevision - 1
-	if event.Type == mvccpb.Event_PUT && event.Kv.CreateRevision > before ||
+	if event.Type == clientv3.EventTypePut && event.Kv.CreateRevision > before ||
 		before < s.last().compacted {
 		return nil
 	}
@@ -208,7 +209,7 @@ func (s *Store) put(in *pb.PutRequest) *mvccpb.Event {
 		}
 	}
 	s.add(kv)
-	return &mvccpb.Event{Type: mvccpb.Event_PUT, Kv: kv}
+	return &mvccpb.Event{Type: clientv3.EventTypePut, Kv: kv}
 }
 
 // delete deletes keys at the next revision.
@@ -218,7 +219,7 @@ func (s *Store) delete(key, end []byte) []*mvccpb.Event {
 	for _, kv := range s.within(key, end, next) {
 		gone := &mvccpb.KeyValue{Key: kv.Key, ModRevision: next}
 		s.add(gone)
-		events = append(events, &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: gone})
+		events = append(events, &mvccpb.Event{Type: clientv3.EventTypeDelete, Kv: gone})
 	}
 	return events
 }

@@ -52,11 +52,12 @@ type delivery struct {
 func (w *watcher) Watch(
 	ctx context.Context, key string, opts ...clientv3.OpOption,
 ) clientv3.WatchChan {
-	op := clientv3.OpWatch(key, opts...)
+	op := clientv3.OpGet(key, opts...) // which takes them, too
+	asks := optionsIn(op)
 	made := &watch{
 		on: w.port, stream: streamOf(ctx), key: op.KeyBytes(), end: op.RangeBytes(), from: op.Rev(),
-		noPut: op.IsFilterPut(), noDelet: op.IsFilterDelete(), withPrev: op.IsPrevKV(),
-		created: op.IsCreatedNotify(), progress: op.IsProgressNotify(),
+		noPut: asks.IsFilterPut(), noDelet: asks.IsFilterDelete(), withPrev: asks.IsPrevKV(),
+		created: asks.IsCreatedNotify(), progress: asks.IsProgressNotify(),
 		more: make(chan struct{}, 1),
 	}
 	if len(made.key) == 0 {
@@ -96,13 +97,12 @@ func (s *Server) beginLocked(w *watch) {
 	w.begun = true
 	now := s.store.Rev()
 	if w.from < 0 {
-		w.addLocked(clientv3.WatchResponse{Header: s.header(), Canceled: true,
-			CancelReason: "etcdserver: mvcc: required revision has been compacted"})
+		w.addLocked(Cancelled(s.header(), "etcdserver: mvcc: required revision has been compacted"))
 		return
 	}
 	s.watches[w] = struct{}{}
 	if w.created {
-		w.addLocked(clientv3.WatchResponse{Header: s.header(), Created: true})
+		w.addLocked(Answered(s.header(), clientv3.WatchResponse{Created: true}))
 	}
 	compacted := s.store.Now().Compacted()
 	switch {
@@ -110,8 +110,9 @@ func (s *Server) beginLocked(w *watch) {
 		w.from = now + 1
 	case w.from < compacted:
 		delete(s.watches, w)
-		w.addLocked(clientv3.WatchResponse{Header: s.header(), Canceled: true,
-			CompactRevision: compacted})
+		w.addLocked(Answered(s.header(), clientv3.WatchResponse{
+			Canceled: true, CompactRevision: compacted,
+		}))
 		return
 	case w.from <= now:
 		w.deliverLocked(s.store.Events(w.from, now))
@@ -137,7 +138,7 @@ func (w *watch) deliverLocked(changes []*mvccpb.Event) {
 	s := w.on.s
 	var events []*clientv3.Event
 	for _, event := range changes {
-		isPut := event.Type == mvccpb.Event_PUT
+		isPut := event.Type == clientv3.EventTypePut
 		if event.Kv.ModRevision < w.from || isPut && w.noPut || !isPut && w.noDelet ||
 			!Within(event.Kv.Key, w.key, w.end) {
 			continue
@@ -150,7 +151,7 @@ func (w *watch) deliverLocked(changes []*mvccpb.Event) {
 	}
 	if len(events) > 0 {
 		w.quiet = false
-		w.addLocked(clientv3.WatchResponse{Header: s.header(), Events: events})
+		w.addLocked(Answered(s.header(), clientv3.WatchResponse{Events: events}))
 	}
 }
 
@@ -225,7 +226,7 @@ func (w *watch) travel(ctx context.Context, d delivery) (arrived bool) {
 	if len(d.Events) > 0 {
 		c := Call{Process: w.on.process, Method: Event}
 		for _, event := range d.Events {
-			if event.Type == mvccpb.Event_DELETE {
+			if event.Type == clientv3.EventTypeDelete {
 				c.Deletes = append(c.Deletes, string(event.Kv.Key))
 			}
 		}
@@ -262,7 +263,7 @@ func (w *watch) tellProgress() {
 		return
 	}
 	if w.quiet && w.syncedLocked() && s.frozen == 0 {
-		w.addLocked(clientv3.WatchResponse{Header: s.header()})
+		w.addLocked(Answered(s.header(), clientv3.WatchResponse{}))
 	}
 	w.quiet = true
 	w.reporter.Reset(ProgressInterval)
@@ -295,7 +296,7 @@ func (w *watcher) RequestProgress(ctx context.Context) error {
 			return // etcd says nothing then
 		}
 		for _, other := range of {
-			other.addLocked(clientv3.WatchResponse{Header: w.s.header()})
+			other.addLocked(Answered(w.s.header(), clientv3.WatchResponse{}))
 		}
 	})
 	return nil

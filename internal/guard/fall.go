@@ -43,7 +43,8 @@ func FallIn(err error) *Fall {
 	if err == nil {
 		return nil
 	}
-	fall, _ := errors.AsType[*Fall](err)
+	var fall *Fall
+	_ = errors.As(err, &fall)
 	return fall
 }
 

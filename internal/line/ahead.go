@@ -152,7 +152,7 @@ func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int)
 	contenders, a := merge(name, oldest)
 	before := contenders.Before(own)
 	blocking := contenders.Blocking(own)
-	past := func(kv *mvccpb.KeyValue) bool { return own.Rev != 0 && kv.GetCreateRevision() >= own.Rev }
+	past := func(kv *mvccpb.KeyValue) bool { return own.Rev != 0 && kv.CreateRevision >= own.Rev }
 	whole := true
 	for _, r := range oldest {
 		whole = whole && r != nil && (!r.More || past(r.Kvs[len(r.Kvs)-1]))

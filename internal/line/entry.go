@@ -27,14 +27,13 @@ type Entry struct {
 
 // EntryOf is the key that was read. The event of a deletion has nothing but the key's name.
 func EntryOf(kv *mvccpb.KeyValue) Entry {
-	return Entry{string(kv.GetKey()), kv.GetCreateRevision(), kv.GetLease(), kv.GetModRevision(),
-		kv.GetValue()}
+	return Entry{string(kv.Key), kv.CreateRevision, kv.Lease, kv.ModRevision, kv.Value}
 }
 
 // Find returns the entry of a key, in line or not, among the keys that were read.
 func Find(kvs []*mvccpb.KeyValue, key string) (e Entry, there bool) {
 	for _, kv := range kvs {
-		if string(kv.GetKey()) == key {
+		if string(kv.Key) == key {
 			return EntryOf(kv), true
 		}
 	}
@@ -145,7 +144,7 @@ const maxValue = 20 * 1024
 // DropLong drops the values that are too long to be parsed. They tell nothing, and may be many.
 func DropLong(kvs ...*mvccpb.KeyValue) {
 	for _, kv := range kvs {
-		if len(kv.GetValue()) > maxValue {
+		if len(kv.Value) > maxValue {
 			kv.Value = nil
 		}
 	}

@@ -58,7 +58,7 @@ func TestWhatIsDrawnIsOfItsKind(t *testing.T) {
 		require.True(t, ok)
 		key := line.Key(name, of)
 		require.Equal(t, line.Read, line.ShapeOf(key).Kind, "%s", key)
-		require.NotEqual(t, of, uuid.Max)
+		require.NotEqual(t, of, uuid.MustParse("ffffffff-ffff-ffff-ffff-ffffffffffff"))
 		of, ok = line.Draw(id, line.Shape{})
 		require.Equal(t, !strings.HasPrefix(id.String(), "fffffff"), ok)
 		require.Equal(t, id, of)

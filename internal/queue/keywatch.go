@@ -147,7 +147,7 @@ func (w *keyWatch) apply(events []*clientv3.Event) {
 			continue // the release may have moved it
 		}
 		p.observedLocked(ticket.Observation{
-			Entry: line.EntryOf(event.Kv), At: event.Kv.GetModRevision(), AskFirst: true,
+			Entry: line.EntryOf(event.Kv), At: event.Kv.ModRevision, AskFirst: true,
 		})
 	}
 }

@@ -237,7 +237,7 @@ func (v *view) apply(events []*clientv3.Event) {
 	keys := make([]*mvccpb.KeyValue, len(events))
 	last := int64(0)
 	for i, event := range events {
-		keys[i], last = event.Kv, max(last, event.Kv.GetModRevision())
+		keys[i], last = event.Kv, max(last, event.Kv.ModRevision)
 	}
 	told := line.Below(v.line.Name, keys)
 	v.line.keys.mu.Lock()

@@ -213,9 +213,9 @@ type notice struct {
 func noticeOf(p *Place, n etcd.Notice) notice {
 	told := notice{kind: n.Kind, fell: attempt.Fallen(n.Err)}
 	for _, event := range n.Events {
-		at := event.Kv.GetModRevision()
+		at := event.Kv.ModRevision
 		if event.Type == clientv3.EventTypeDelete && p.counts(at) {
-			told.keys = append(told.keys, string(event.Kv.GetKey()))
+			told.keys = append(told.keys, string(event.Kv.Key))
 			told.at = max(told.at, at)
 		}
 	}

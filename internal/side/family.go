@@ -272,7 +272,7 @@ func (c *theirCandidate) Hold() context.Context {
 	if session == nil {
 		return context.Background()
 	}
-	return session.Ctx()
+	return contextOf(session)
 }
 
 // Token is the revision at which the term began.

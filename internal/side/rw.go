@@ -119,7 +119,7 @@ func (r *theirUser) Unlock(ctx context.Context) error {
 	r.rw = nil
 	r.mu.Unlock()
 	if rw == nil {
-		return concurrency.ErrLockReleased
+		return errReleased
 	}
 	unlocked := make(chan error, 1)
 	go func() { unlocked <- r.unlock(rw) }() // ends with etcd's answer, or when the client is closed
@@ -139,7 +139,7 @@ func (r *theirUser) Hold() context.Context {
 	if r.session == nil {
 		return context.Background()
 	}
-	return r.session.Ctx()
+	return contextOf(r.session)
 }
 
 func (r *theirUser) Token() int64 { return 0 }

@@ -2,6 +2,7 @@ package side
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -23,6 +24,34 @@ func NewSession(
 	}
 	return concurrency.NewSession(client, concurrency.WithLease(lease.ID),
 		concurrency.WithTTL(int(seconds)))
+}
+
+// errReleased says that nothing is held. (Theirs, ErrLockReleased, is not in clientv3 3.5.)
+var errReleased = errors.New("side: the lock is released")
+
+// contextOf is the context of a session, which clientv3 3.5 does not have.
+func contextOf(s *concurrency.Session) context.Context {
+	if s, ok := any(s).(interface{ Ctx() context.Context }); ok {
+		return s.Ctx()
+	}
+	return untilDone{context.Background(), s.Done()}
+}
+
+// untilDone is a context that ends with a channel.
+type untilDone struct {
+	context.Context
+	done <-chan struct{}
+}
+
+func (c untilDone) Done() <-chan struct{} { return c.done }
+
+func (c untilDone) Err() error {
+	select {
+	case <-c.done:
+		return context.Canceled
+	default:
+		return nil
+	}
 }
 
 // A theirSession makes a concurrency.Session when one is needed, and another one when that
@@ -53,7 +82,7 @@ func (s *theirSession) live(ctx context.Context) (*concurrency.Session, error) {
 	s.mu.Lock()
 	current := s.current
 	s.mu.Unlock()
-	if current != nil && current.Ctx().Err() == nil {
+	if current != nil && contextOf(current).Err() == nil {
 		return current, nil
 	}
 	made, err := NewSession(ctx, s.client, s.ttl)
@@ -140,7 +169,7 @@ func (m *theirMutex) TryLock(ctx context.Context) error {
 func (m *theirMutex) Unlock(ctx context.Context) error {
 	_, mutex := m.last()
 	if mutex == nil {
-		return concurrency.ErrLockReleased
+		return errReleased
 	}
 	return mutex.Unlock(ctx)
 }
@@ -152,7 +181,7 @@ func (m *theirMutex) Hold() context.Context {
 	if session == nil {
 		return context.Background()
 	}
-	return session.Ctx()
+	return contextOf(session)
 }
 
 // Token is the revision at which the lock was got. It grows with each hold even if a key is

@@ -4,7 +4,10 @@ import (
 	"context"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/sent"
 	"github.com/etcdlock/etcdlock/internal/side"
 )
 
@@ -106,7 +109,7 @@ func (e exclusive) hold() *hold {
 		h.status = mu.Status
 	} else {
 		owner := e.mu.IsOwner() // which is how it tells
-		h.token = owner.GetCompare().GetCreateRevision()
+		h.token = sent.Txn([]clientv3.Cmp{owner}, nil, nil).Compare[0].GetCreateRevision()
 	}
 	if mu, ok := e.mu.(interface {
 		SetInfo(ctx context.Context, info string) error

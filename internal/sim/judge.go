@@ -316,7 +316,7 @@ func (j *judge) changed(change Change) {
 		}
 	}
 	for _, event := range change.Events {
-		if life := j.keys[string(event.Kv.Key)]; event.Type == mvccpb.Event_DELETE {
+		if life := j.keys[string(event.Kv.Key)]; event.Type == clientv3.EventTypeDelete {
 			life.barred = barred(life, j.lives)
 		}
 	}
@@ -328,7 +328,7 @@ func (j *judge) changed(change Change) {
 				j.below[name] = time.Now()
 			}
 		}
-		if event.Type == mvccpb.Event_PUT {
+		if event.Type == clientv3.EventTypePut {
 			j.noteLocked("etcd: %s put %s at %d", change.By, key, rev)
 			if event.Kv.Version > 1 {
 				if event.Kv.Lease != life.lease {

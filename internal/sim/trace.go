@@ -11,6 +11,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -145,7 +146,7 @@ func (t *tracer) changed(change Change) {
 	}
 	for _, e := range change.Events {
 		key := string(e.Kv.Key)
-		if e.Type == mvccpb.Event_PUT {
+		if e.Type == clientv3.EventTypePut {
 			s := t.byKey[key]
 			t.byPut[put{key, e.Kv.CreateRevision}], t.live[key] = s, e.Kv.CreateRevision
 			t.doesLocked("puts", s)

@@ -209,7 +209,7 @@ func (m *member) notifyLocked(events []*mvccpb.Event) {
 func (w *watchStream) deliverLocked(to *watch, events []*mvccpb.Event) {
 	reply := &pb.WatchResponse{WatchId: to.id}
 	for _, event := range events {
-		isPut := event.Type == mvccpb.Event_PUT
+		isPut := event.Type == clientv3.EventTypePut
 		if isPut && to.noPut || !isPut && to.noDelet || !fake.Within(event.Kv.Key, to.key, to.end) {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/sent"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -564,10 +565,11 @@ func TestWhoIsWaitedForIsComparedWithItsLease(t *testing.T) {
 		{"2a", mine, pb.Compare_EQUAL, mine},
 		{"2a", 0, pb.Compare_EQUAL, 42},
 	} {
-		cmps := ticket.Contends(line.Entry{Key: name + "/" + row.tail, Rev: 7, Lease: row.lease})
+		ifs := ticket.Contends(line.Entry{Key: name + "/" + row.tail, Rev: 7, Lease: row.lease})
+		cmps := sent.Txn(ifs, nil, nil).Compare
 		require.Len(t, cmps, 2)
-		require.Equal(t, int64(7), cmps[0].GetCompare().GetCreateRevision())
-		lease := cmps[1].GetCompare()
+		require.Equal(t, int64(7), cmps[0].GetCreateRevision())
+		lease := cmps[1]
 		require.Equal(t, row.result, lease.Result, row.tail)
 		require.Equal(t, row.with, lease.GetLease(), row.tail)
 	}

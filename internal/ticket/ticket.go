@@ -121,20 +121,34 @@ func (t *Ticket) Entry() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, 
 // Exists compares the key with the one that t put.
 func (t *Ticket) Exists() clientv3.Cmp { return created(t.Key, t.rev) }
 
-// created compares the create revision of a key. (clientv3.Compare copies what it is given, which
-// takes a microsecond.)
+// created compares the create revision of a key.
 func created(key string, rev int64) clientv3.Cmp {
 	is := clientv3.CreateRevision(key)
-	is.GetCompare().TargetUnion = &pb.Compare_CreateRevision{CreateRevision: rev}
-	return is
+	if c := compareIn(&is); c != nil {
+		c.TargetUnion = &pb.Compare_CreateRevision{CreateRevision: rev}
+		return is
+	}
+	return clientv3.Compare(is, "=", rev)
+}
+
+// compareIn is what is sent of a comparison, nil before clientv3 3.7. (Since then clientv3.Compare
+// copies what it is given, which takes a microsecond.)
+func compareIn(is any) *pb.Compare {
+	if is, ok := is.(interface{ GetCompare() *pb.Compare }); ok {
+		return is.GetCompare()
+	}
+	return nil
 }
 
 // OnLease compares the key's lease with t's. A key that was put over keeps its create revision,
 // but perhaps has no lease: it no longer stands in line, and no lease removes it.
 func (t *Ticket) OnLease() clientv3.Cmp {
 	is := clientv3.LeaseValue(t.Key)
-	is.GetCompare().TargetUnion = &pb.Compare_Lease{Lease: t.Lease}
-	return is
+	if c := compareIn(&is); c != nil {
+		c.TargetUnion = &pb.Compare_Lease{Lease: t.Lease}
+		return is
+	}
+	return clientv3.Compare(is, "=", t.Lease)
 }
 
 // Is reports whether e is the key as t has put it.

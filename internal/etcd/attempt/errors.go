@@ -96,11 +96,14 @@ var classOfCode = map[string]class{
 	codes.Unimplemented.String():    refusal,
 }
 
+// learnerRefuses has another name in clientv3 3.5.
+var learnerRefuses = rpctypes.Error(errors.New("etcdserver: rpc not supported for learner"))
+
 // classOf has the answers of etcd that do not go by their code.
 var classOf = map[error]class{
 	rpctypes.ErrNotLeader:  absence,
 	rpctypes.ErrNotCapable: incapable, // it does not know the cluster's version yet
-	rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner): incapable,
+	learnerRefuses:         incapable,
 
 	rpctypes.ErrTooManyRequests: unapplied,
 	rpctypes.ErrLeaseNotFound:   unapplied,

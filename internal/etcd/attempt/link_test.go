@@ -14,8 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
 // caller returns a Caller of a client without a connection.
@@ -158,11 +158,7 @@ func TestAReportOfASilentConnectionNamesThePingsOnce(t *testing.T) {
 		}
 		require.False(t, names(ErrNoAnswer, time.Hour), "of a client without a connection")
 
-		conn, err := grpc.NewClient("passthrough:///etcd",
-			grpc.WithTransportCredentials(insecure.NewCredentials()))
-		require.NoError(t, err)
-		defer conn.Close()
-		c.conn = conn
+		c.conn = fake.Nowhere(t.Context())
 		for range 2 { // in each silence
 			require.False(t, names(ErrUnreachable, time.Hour))
 			require.False(t, names(&busyError{}, time.Hour))

@@ -103,7 +103,8 @@ func TestAHoldThatAnEarlierVersionHasDetachedIsAContender(t *testing.T) {
 				before := detaches(t, etcd)
 				wait, try := of(t, tests.SessionOf(t, etcd, "a"))
 				_, err := try(context.Background())
-				locked, is := errors.AsType[*etcdlock.LockedError](err)
+				var locked *etcdlock.LockedError
+				is := errors.As(err, &locked)
 				require.True(t, is, "%v", err)
 				require.Equal(t, before.key, locked.Holder.Key)
 

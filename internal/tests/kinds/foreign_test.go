@@ -348,8 +348,9 @@ func TestNoErrorIsAboutAnotherCall(t *testing.T) {
 					if errors.Is(cause, errCallers) {
 						require.ErrorIs(t, err, errCallers)
 					}
-					if _, ok := errors.AsType[*callersError](cause); ok {
-						mine, ok := errors.AsType[*callersError](err)
+					if errors.As(cause, new(*callersError)) {
+						var mine *callersError
+						ok := errors.As(err, &mine)
 						require.True(t, ok, "the caller's own type")
 						require.NotNil(t, mine.about)
 						var logs slog.LogValuer
@@ -364,13 +365,15 @@ func TestNoErrorIsAboutAnotherCall(t *testing.T) {
 // requireForeign fails if err has an error of another lock's type that is about another call.
 func requireForeign(t *testing.T, err, cause error) {
 	t.Helper()
-	if lost, ok := errors.AsType[*etcdlock.LostError](err); ok {
+	var lost *etcdlock.LostError
+	if errors.As(err, &lost) {
 		require.NotEqual(t, "other", lost.Name, "%v", cause)
 	}
-	if locked, ok := errors.AsType[*etcdlock.LockedError](err); ok {
+	var locked *etcdlock.LockedError
+	if errors.As(err, &locked) {
 		require.NotEqual(t, "other", locked.Name, "%v", cause)
 	}
-	_, recalled := errors.AsType[*etcdlock.RecalledError](err)
+	recalled := errors.As(err, new(*etcdlock.RecalledError))
 	require.False(t, recalled, "%v", cause)
 }
 

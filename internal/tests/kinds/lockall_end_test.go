@@ -34,14 +34,16 @@ func TestALossOfOneOfSeveralNames(t *testing.T) {
 			}
 			if known {
 				tests.EndsAfter(t, ctx, time.Now())
-				lost, ok := errors.AsType[*etcdlock.LostError](context.Cause(ctx))
+				var lost *etcdlock.LostError
+				ok := errors.As(context.Cause(ctx), &lost)
 				require.True(t, ok)
 				require.Equal(t, "y", lost.Name)
 				tests.RequireEnded(t, h)
 				require.Len(t, keysBelow(t, etcd, "x"), 1, "the loser may be at work")
 			}
 			err := h.Unlock(context.Background())
-			lost, ok := errors.AsType[*etcdlock.LostError](err)
+			var lost *etcdlock.LostError
+			ok := errors.As(err, &lost)
 			require.True(t, ok, "%v", err)
 			require.Equal(t, &etcdlock.LostError{Name: "y", Token: token, Reason: etcdlock.ErrKeyDeleted},
 				lost)
@@ -73,7 +75,8 @@ func TestSeveralNamesEndTogether(t *testing.T) {
 		ctx = h.Context(context.Background())
 		etcd.Cut("a")
 		tests.EndsAfter(t, ctx, time.Now())
-		lost, ok := errors.AsType[*etcdlock.LostError](context.Cause(ctx))
+		var lost *etcdlock.LostError
+		ok := errors.As(context.Cause(ctx), &lost)
 		require.True(t, ok)
 		require.Equal(t, "x", lost.Name)
 		require.ErrorIs(t, lost, etcdlock.ErrExpired)

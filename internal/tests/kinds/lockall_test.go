@@ -104,7 +104,8 @@ func TestWhatSeveralNamesCost(t *testing.T) {
 			tests.LockWithin(t, other, time.Second)
 			now = tests.CallsSince(etcd)
 			_, err = s.TryLockAll(context.Background(), names...)
-			locked, ok := errors.AsType[*etcdlock.LockedError](err)
+			var locked *etcdlock.LockedError
+			ok := errors.As(err, &locked)
 			require.True(t, ok, "%v", err)
 			require.Equal(t, names[n-1], locked.Name)
 			require.Equal(t, "b", locked.Holder.Owner)
@@ -286,7 +287,8 @@ func TestALockAllThatGivesUp(t *testing.T) {
 			defer cancel()
 			_, err := s.LockAll(ctx, "x", "y", "z")
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			locked, ok := errors.AsType[*etcdlock.LockedError](err)
+			var locked *etcdlock.LockedError
+			ok := errors.As(err, &locked)
 			require.True(t, ok, "%v", err)
 			require.Equal(t, "y", locked.Name)
 			require.ErrorContains(t, err, `"y": 2nd in line`)

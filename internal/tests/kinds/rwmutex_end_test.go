@@ -46,7 +46,8 @@ func TestAKeyThatReadersShareIsLostToAll(t *testing.T) {
 					strike(etcd, s)
 					for i, ctx := range contexts {
 						tests.SoonOr(t, ctx.Done(), "a reader does not hear of it")
-						lost, ok := errors.AsType[*etcdlock.LostError](context.Cause(ctx))
+						var lost *etcdlock.LostError
+						ok := errors.As(context.Cause(ctx), &lost)
 						require.True(t, ok)
 						require.Equal(t, token, lost.Token)
 						tests.RequireEnded(t, reads[i])

@@ -352,7 +352,8 @@ func TestTryRLockThatWaitsForTheWatchIsRefusedByAWriter(t *testing.T) {
 		in := tests.LockLater(writer)
 		rev := etcd.Rev()
 		_, err := rw.TryRLock(context.Background())
-		locked, ok := errors.AsType[*etcdlock.LockedError](err)
+		var locked *etcdlock.LockedError
+		ok := errors.As(err, &locked)
 		require.True(t, ok, "%v", err)
 		require.NotZero(t, locked.Ahead)
 		require.Equal(t, rev, etcd.Rev())

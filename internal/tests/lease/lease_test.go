@@ -233,7 +233,8 @@ func TestUnlockAfterTheDeadlineIsErrLostEvenIfTheKeyIsThere(t *testing.T) {
 				time.Sleep(21*time.Second + late)
 				require.NotEmpty(t, etcd.Keys("n/"))
 				err := mu.Unlock(context.Background())
-				lost, ok := errors.AsType[*etcdlock.LostError](err)
+				var lost *etcdlock.LostError
+				ok := errors.As(err, &lost)
 				require.True(t, ok, "%v", err)
 				require.NotZero(t, lost.Token)
 				synctest.Wait()

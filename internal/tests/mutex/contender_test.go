@@ -159,7 +159,8 @@ func TestALockedErrorSaysThatItsOwnSessionHolds(t *testing.T) {
 							errs = append(errs, <-first)
 						}
 						for _, err := range errs {
-							locked, ok := errors.AsType[*etcdlock.LockedError](err)
+							var locked *etcdlock.LockedError
+							ok := errors.As(err, &locked)
 							require.True(t, ok, "%v", err)
 							text := fmt.Sprintf("held by %s (%s:%d)", where, locked.Holder.Host, locked.Holder.PID)
 							require.Contains(t, err.Error(), text)

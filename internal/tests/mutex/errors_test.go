@@ -57,7 +57,8 @@ func TestALockedErrorIsErrLockedAndTellsWho(t *testing.T) {
 		wrapped := fmt.Errorf("charge: %w", e)
 		contract.RequireIs(t, e, etcdlock.ErrLocked)
 		contract.RequireIs(t, wrapped, etcdlock.ErrLocked)
-		as, ok := errors.AsType[*etcdlock.LockedError](wrapped)
+		var as *etcdlock.LockedError
+		ok := errors.As(wrapped, &as)
 		require.True(t, ok)
 		require.Same(t, e, as)
 	}
@@ -170,7 +171,8 @@ func TestALostErrorIsErrLostAndItsReason(t *testing.T) {
 		wrapped := fmt.Errorf("charge: %w", c.e)
 		contract.RequireIs(t, c.e, c.is...)
 		contract.RequireIs(t, wrapped, c.is...)
-		as, ok := errors.AsType[*etcdlock.LostError](wrapped)
+		var as *etcdlock.LostError
+		ok := errors.As(wrapped, &as)
 		require.True(t, ok)
 		require.Same(t, c.e, as)
 	}
@@ -193,7 +195,8 @@ func TestARecalledErrorIsErrRecalledAndTellsWhoAndWhy(t *testing.T) {
 		require.Equal(t, text, e.Error())
 		wrapped := fmt.Errorf("charge: %w", e)
 		contract.RequireIs(t, wrapped, etcdlock.ErrRecalled)
-		as, ok := errors.AsType[*etcdlock.RecalledError](wrapped)
+		var as *etcdlock.RecalledError
+		ok := errors.As(wrapped, &as)
 		require.True(t, ok)
 		require.Same(t, e, as)
 	}
@@ -203,7 +206,7 @@ func TestARecalledErrorIsErrRecalledAndTellsWhoAndWhy(t *testing.T) {
 func TestALostErrorWithoutAReasonIsALostErrorAllTheSame(t *testing.T) {
 	e := &etcdlock.LostError{Name: "a", Token: 7}
 	contract.RequireIs(t, e, etcdlock.ErrLost)
-	_, ok := errors.AsType[*etcdlock.LockedError](e)
+	ok := errors.As(e, new(*etcdlock.LockedError))
 	require.False(t, ok)
 	require.NotPanics(t, func() { require.Contains(t, e.Error(), `"a"`) })
 }

@@ -145,7 +145,8 @@ func TestDoTellsWhetherItCalledItsFunction(t *testing.T) {
 				other := contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "inner")
 				tests.LockWithin(t, other, time.Second)
 				err := mu.Do(ctx, func(ctx context.Context) error { return inner.TryDo(ctx, fails) })
-				locked, ok := errors.AsType[*etcdlock.LockedError](err)
+				var locked *etcdlock.LockedError
+				ok := errors.As(err, &locked)
 				require.True(t, ok, "%v", err)
 				require.Equal(t, "inner", locked.Name)
 				return err

@@ -226,7 +226,8 @@ func TestDoTellsOfALossBesideTheErrorOfItsFunction(t *testing.T) {
 			} {
 				err := loses(row.returns)
 				contract.RequireIs(t, err, append(row.is, etcdlock.ErrLost, reason)...)
-				lost, ok := errors.AsType[*etcdlock.LostError](err)
+				var lost *etcdlock.LostError
+				ok := errors.As(err, &lost)
 				require.True(t, ok, "%v", err)
 				require.Equal(t, token, lost.Token)
 				require.Equal(t, "a", lost.Name)

@@ -112,7 +112,8 @@ func TestAnOddNameIsANameLikeAnyOther(t *testing.T) {
 			require.Equal(t, line, holders)
 
 			err = other.TryLock(ctx)
-			locked, ok := errors.AsType[*etcdlock.LockedError](err)
+			var locked *etcdlock.LockedError
+			ok := errors.As(err, &locked)
 			require.True(t, ok, "%v", err)
 			require.Equal(t, name, locked.Name)
 			require.Equal(t, mu.Key(), locked.Holder.Key)

@@ -31,7 +31,8 @@ func TestALockByNameIsThatOfAMutex(t *testing.T) {
 		}, h.Status())
 
 		_, err = other.TryLock(t.Context(), "n")
-		locked, is := errors.AsType[*etcdlock.LockedError](err)
+		var locked *etcdlock.LockedError
+		is := errors.As(err, &locked)
 		require.True(t, is, "%v", err)
 		require.Equal(t, h.Key(), locked.Holder.Key)
 		_, err = s.TryLock(t.Context(), "n")

@@ -68,7 +68,8 @@ func TestErrorsAndLogsQuoteWhatOthersHaveWritten(t *testing.T) {
 				var log bytes.Buffer
 				logger := slog.New(slog.NewJSONHandler(&log, nil)) // it escapes less than the other one
 				_, err = me.TryLock(t.Context(), name)
-				locked, is := errors.AsType[*etcdlock.LockedError](err)
+				var locked *etcdlock.LockedError
+				is := errors.As(err, &locked)
 				require.True(t, is, "%v", err)
 				require.Equal(t, "o"+text, locked.Holder.Owner, "a program reads what was written")
 				shows(t, err.Error())
@@ -102,7 +103,8 @@ func TestARecallIsQuoted(t *testing.T) {
 				etcdlock.RecallRequest{By: "b" + text, Reason: "w" + text}))
 			held := hold.Context(t.Context())
 			<-held.Done()
-			recalled, is := errors.AsType[*etcdlock.RecalledError](context.Cause(held))
+			var recalled *etcdlock.RecalledError
+			is := errors.As(context.Cause(held), &recalled)
 			require.True(t, is, "%v", context.Cause(held))
 			require.Equal(t, []string{"b" + text, "w" + text}, []string{recalled.By, recalled.Reason})
 			shows(t, recalled.Error())

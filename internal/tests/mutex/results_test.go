@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
@@ -110,7 +112,8 @@ func TestUnlockOfAKeyThatWasPutOverIsALossWhateverGotLost(t *testing.T) {
 // have deleted it, so that is a loss.
 func TestARequestThatWasNotCarriedOutDoesNotMakeALossLookLikeARelease(t *testing.T) {
 	for _, answer := range []error{
-		rpctypes.ErrGRPCNotSupportedForLearner, rpctypes.ErrGRPCNotCapable,
+		status.Error(codes.FailedPrecondition, "etcdserver: rpc not supported for learner"),
+		rpctypes.ErrGRPCNotCapable,
 		rpctypes.ErrGRPCAuthOldRevision,
 		rpctypes.ErrGRPCRequestTooManyRequests,
 	} {
@@ -160,7 +163,8 @@ func TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost(t *testing.T) {
 				err = mu.Unlock(tests.Within(t, 10*time.Second))
 				etcd.Intercept(nil)
 				require.ErrorIs(t, err, etcdlock.ErrLost)
-				lost, ok := errors.AsType[*etcdlock.LostError](err)
+				var lost *etcdlock.LostError
+				ok := errors.As(err, &lost)
 				require.True(t, ok)
 				require.EqualError(t, lost.Reason, "etcdlock: "+row.reason)
 			})

@@ -149,7 +149,8 @@ func TestAWaitWithoutAHoldIsToldToHaveGivenUp(t *testing.T) {
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a", etcdlock.WithTrace(o.Trace())), "n")
 
 		err := mu.TryLock(context.Background())
-		locked, ok := errors.AsType[*etcdlock.LockedError](err)
+		var locked *etcdlock.LockedError
+		ok := errors.As(err, &locked)
 		require.True(t, ok, "%v", err)
 		who := fmt.Sprintf("holder (%s:%d)", locked.Holder.Host, os.Getpid())
 		require.Equal(t, []string{`gave up after 0s behind 0: etcdlock: lock "n": held by ` + who},

@@ -624,8 +624,8 @@ var fallsIn = map[string]func(w *world){
 	"the hooks of events": func(w *world) {
 		told, trace := 0, new(etcdlock.Trace)
 		hooks := reflect.ValueOf(trace).Elem()
-		for _, hook := range hooks.Fields() {
-			if hook.Type().NumOut() == 0 {
+		for i := range hooks.NumField() {
+			if hook := hooks.Field(i); hook.Type().NumOut() == 0 {
 				hook.Set(reflect.MakeFunc(hook.Type(), func([]reflect.Value) []reflect.Value {
 					told++
 					w.fall()

@@ -421,7 +421,8 @@ func TestCallsAreToldOfTheLockDelay(t *testing.T) {
 			"Acquire": func() error { _, err := sem.TryAcquire(t.Context(), 1); return err },
 		} {
 			err := try()
-			locked, ok := errors.AsType[*etcdlock.LockedError](err)
+			var locked *etcdlock.LockedError
+			ok := errors.As(err, &locked)
 			require.True(t, ok, "%s: %v", name, err)
 			require.Zero(t, locked.Ahead)
 			require.Equal(t, etcdlock.Contender{Name: locked.Name}, locked.Holder)

@@ -293,7 +293,8 @@ func TestWhoReturnsToALongLineIsToldWhoHolds(t *testing.T) {
 				defer cancel()
 				err := mu.Lock(ctx)
 				require.ErrorIs(t, err, context.DeadlineExceeded)
-				locked, ok := errors.AsType[*etcdlock.LockedError](err)
+				var locked *etcdlock.LockedError
+				ok := errors.As(err, &locked)
 				require.True(t, ok)
 				require.Equal(t, holder.Key(), locked.Holder.Key)
 				require.Equal(t, holder.Token(), locked.Holder.Token)

@@ -220,7 +220,8 @@ func TestAKeyThatLingersIsTakenForATryLock(t *testing.T) {
 		require.NoError(t, a.Unlock(context.Background()))
 		rev := etcd.Rev()
 		err := b.TryLock(context.Background())
-		locked, ok := errors.AsType[*etcdlock.LockedError](err)
+		var locked *etcdlock.LockedError
+		ok := errors.As(err, &locked)
 		require.True(t, ok, "%v", err)
 		require.Equal(t, 1, locked.Ahead)
 		require.Equal(t, "a", locked.Holder.Owner)
@@ -405,7 +406,8 @@ func TestTryLockWaitsForTheRemovalOfWhatLingered(t *testing.T) {
 					require.NoError(t, mu.Unlock(tests.Within(t, time.Second)))
 					return
 				}
-				locked, ok := errors.AsType[*etcdlock.LockedError](err)
+				var locked *etcdlock.LockedError
+				ok := errors.As(err, &locked)
 				require.True(t, ok)
 				require.Equal(t, "rival", locked.Holder.Owner)
 			})

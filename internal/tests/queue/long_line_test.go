@@ -241,7 +241,8 @@ func TestWhoGivesUpInALongLineIsToldWhoHolds(t *testing.T) {
 				time.Sleep(time.Second)
 
 				err := contract.MutexOf(t, s, "n").TryLock(context.Background())
-				atHome, ok := errors.AsType[*etcdlock.LockedError](err)
+				var atHome *etcdlock.LockedError
+				ok := errors.As(err, &atHome)
 				require.True(t, ok, "the Session itself waits")
 				require.Equal(t, token, atHome.Holder.Token)
 				require.Equal(t, owner, atHome.Holder.Owner)
@@ -260,8 +261,8 @@ func TestWhoGivesUpInALongLineIsToldWhoHolds(t *testing.T) {
 					owner = fmt.Sprintf("%q", next.Key())
 				}
 				require.ErrorContains(t, err, row.says+", held by "+owner)
-				locked, ok := errors.AsType[*etcdlock.LockedError](err)
-				require.True(t, ok)
+				var locked *etcdlock.LockedError
+				require.ErrorAs(t, err, &locked)
 				require.Equal(t, token, locked.Holder.Token)
 				if row.exact > 0 {
 					require.Equal(t, row.exact, locked.Ahead)

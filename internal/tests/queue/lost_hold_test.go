@@ -41,7 +41,8 @@ func TestALostHoldExcludesItsSessionUntilUnlock(t *testing.T) {
 		require.Same(t, other, <-got)
 		<-hold.Done()
 		require.NoError(t, other.Unlock(context.Background()))
-		locked, ok := errors.AsType[*etcdlock.LockedError](second.TryLock(context.Background()))
+		var locked *etcdlock.LockedError
+		ok := errors.As(second.TryLock(context.Background()), &locked)
 		require.True(t, ok)
 		require.Positive(t, locked.Ahead)
 		for range 100 {
@@ -122,7 +123,8 @@ func TestALostHoldIsNotToldAsTheHolder(t *testing.T) {
 						return err
 					}(),
 				} {
-					locked, ok := errors.AsType[*etcdlock.LockedError](err)
+					var locked *etcdlock.LockedError
+					ok := errors.As(err, &locked)
 					require.True(t, ok, "%s: %v", call, err)
 					require.Equal(t, 1, locked.Ahead, call)
 					holders <- locked.Holder
@@ -140,7 +142,8 @@ func TestALostHoldIsNotToldAsTheHolder(t *testing.T) {
 				err := unlock(context.Background())
 				require.ErrorIs(t, err, etcdlock.ErrLost)
 				require.ErrorIs(t, err, row.reason)
-				locked, ok := errors.AsType[*etcdlock.LockedError](mu.TryLock(context.Background()))
+				var locked *etcdlock.LockedError
+				ok := errors.As(mu.TryLock(context.Background()), &locked)
 				require.True(t, ok)
 				require.Equal(t, other.Token(), locked.Holder.Token)
 				require.NoError(t, other.Unlock(context.Background()))
@@ -190,7 +193,8 @@ func TestOfSeveralHoldsOfASessionOneThatIsWholeIsToldAsTheHolder(t *testing.T) {
 				lost, whole := holds[row.lost], holds[1-row.lost]
 				require.Zero(t, lost.Token())
 				err := contract.MutexOf(t, s, "n").TryLock(context.Background())
-				locked, ok := errors.AsType[*etcdlock.LockedError](err)
+				var locked *etcdlock.LockedError
+				ok := errors.As(err, &locked)
 				require.True(t, ok, "%v", err)
 				require.True(t, locked.Holder.Holds)
 				require.Equal(t, whole.Token(), locked.Holder.Token)
@@ -213,9 +217,9 @@ func TestALostPermitIsNotToldAsTheHolderWhileTheNextOneIsOnItsWay(t *testing.T) 
 		time.Sleep(time.Second)
 		etcd.Freeze()
 		next := tests.AcquireLater(sem, 1)
-		locked, ok := errors.AsType[*etcdlock.LockedError](contract.MutexOf(t, s,
-			"n").TryLock(context.Background()))
-		require.True(t, ok)
+		var locked *etcdlock.LockedError
+		err := contract.MutexOf(t, s, "n").TryLock(context.Background())
+		require.ErrorAs(t, err, &locked)
 		require.False(t, locked.Holder.Holds)
 		require.Zero(t, locked.Holder.Token)
 		etcd.Thaw()

@@ -83,7 +83,8 @@ func TestStrayKeysThatFillWhatIsReadLetNobodyIn(t *testing.T) {
 					slices.Reverse(leaving)
 				}
 				for i, key := range leaving {
-					locked, ok := errors.AsType[*etcdlock.LockedError](third.TryLock(context.Background()))
+					var locked *etcdlock.LockedError
+					ok := errors.As(third.TryLock(context.Background()), &locked)
 					require.True(t, ok)
 					holder := key
 					if row.newest {
@@ -98,7 +99,8 @@ func TestStrayKeysThatFillWhatIsReadLetNobodyIn(t *testing.T) {
 					}
 				}
 				require.Same(t, first, tests.SoonOr(t, in, "it does not get in"))
-				locked, ok := errors.AsType[*etcdlock.LockedError](third.TryLock(context.Background()))
+				var locked *etcdlock.LockedError
+				ok := errors.As(third.TryLock(context.Background()), &locked)
 				require.True(t, ok)
 				require.Equal(t, first.Key(), locked.Holder.Key)
 				time.Sleep(10 * time.Second)
@@ -330,7 +332,8 @@ func TestTryLockBesideKeysThatComeAndGoAnswersSoon(t *testing.T) {
 							require.NoError(t, end(ctx))
 						} else {
 							require.ErrorIs(t, err, etcdlock.ErrLocked)
-							locked, _ := errors.AsType[*etcdlock.LockedError](err)
+							var locked *etcdlock.LockedError
+							_ = errors.As(err, &locked)
 							require.Equal(t, b.Key(), locked.Holder.Key)
 							require.Equal(t, "b", locked.Holder.Owner)
 							require.NoError(t, b.Unlock(ctx))

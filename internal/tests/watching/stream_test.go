@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
@@ -105,7 +106,7 @@ func (w *streamed) Watch(
 	out := make(chan clientv3.WatchResponse, 1)
 	if refused != nil {
 		leave()
-		out <- clientv3.WatchResponse{Canceled: true, CancelReason: refused.Error()}
+		out <- fake.Cancelled(&pb.ResponseHeader{}, refused.Error())
 		close(out)
 		return out
 	}
