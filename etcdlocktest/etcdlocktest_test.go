@@ -331,7 +331,8 @@ func TestWhatIsNotThereSaysSo(t *testing.T) {
 	// clientv3 has it since 3.7.
 	if get := reflect.ValueOf(client.KV).MethodByName("GetStream"); get.IsValid() {
 		calls["GetStream"] = func() error {
-			return get.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf("k")})[1].Interface().(error)
+			got := get.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf("k")})
+			return got[1].Interface().(error)
 		}
 	}
 	for name, call := range calls {

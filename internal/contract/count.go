@@ -209,9 +209,9 @@ func (s *countedStream) SendMsg(msg any) error {
 var methods, streams = func() (map[string]bool, map[string]bool) {
 	methods, streams := map[string]bool{"*": true}, map[string]bool{}
 	for _, service := range []reflect.Type{
-		reflect.TypeFor[pb.KVServer](), reflect.TypeFor[pb.WatchServer](), reflect.TypeFor[pb.LeaseServer](),
-		reflect.TypeFor[pb.ClusterServer](), reflect.TypeFor[pb.MaintenanceServer](),
-		reflect.TypeFor[pb.AuthServer](),
+		reflect.TypeFor[pb.KVServer](), reflect.TypeFor[pb.WatchServer](),
+		reflect.TypeFor[pb.LeaseServer](), reflect.TypeFor[pb.ClusterServer](),
+		reflect.TypeFor[pb.MaintenanceServer](), reflect.TypeFor[pb.AuthServer](),
 	} {
 		for m := range service.NumMethod() {
 			if m := service.Method(m); m.IsExported() {

@@ -97,7 +97,7 @@ type combiner struct {
 // combiners has a combiner for each client with a Session.
 var combiners attempt.Shared[combiner]
 
-// hasToken reports whether a client has a token in place of a user, which it may since clientv3 3.7.
+// hasToken reports whether a client has a token in place of a user, as it may since clientv3 3.7.
 func hasToken(client *clientv3.Client) bool {
 	token := reflect.ValueOf(client).Elem().FieldByName("Token")
 	return token.IsValid() && token.String() != ""

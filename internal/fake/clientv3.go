@@ -15,7 +15,7 @@ import (
 
 // What the versions of clientv3 name differently, so that the etcd in memory compiles with each.
 
-// Answered returns an answer of a watch with a header: a value before clientv3 3.7, a pointer since.
+// Answered returns an answer of a watch with a header: a value before clientv3 3.7, then a pointer.
 func Answered(h *pb.ResponseHeader, answer clientv3.WatchResponse) clientv3.WatchResponse {
 	setHeader(&answer.Header, h)
 	return answer
@@ -51,7 +51,7 @@ type watchOptions interface {
 	IsProgressNotify() bool
 }
 
-// optionsIn returns the options in the operation of a watch. Since clientv3 3.7 it tells them itself.
+// optionsIn returns the options in the operation of a watch, which tells them since clientv3 3.7.
 func optionsIn(op clientv3.Op) watchOptions {
 	if options, ok := any(op).(watchOptions); ok {
 		return options
@@ -68,8 +68,8 @@ func (f fields) IsPrevKV() bool         { return f.op.FieldByName("prevKV").Bool
 func (f fields) IsCreatedNotify() bool  { return f.op.FieldByName("createdNotify").Bool() }
 func (f fields) IsProgressNotify() bool { return f.op.FieldByName("progressNotify").Bool() }
 
-// Lacking returns a generated client, by its constructor, of a service that the server does not have.
-// What a client of clientv3 needs for it ends with that client.
+// Lacking returns a generated client, by its constructor, of a service that the server does not
+// have. What it needs ends with a client of clientv3.
 func Lacking[C any](client *clientv3.Client, constructor any) C {
 	if newClient, ok := constructor.(func(grpc.ClientConnInterface) C); ok {
 		return newClient(absent{})
@@ -92,7 +92,7 @@ func (absent) NewStream(
 
 // Nowhere is a connection of gRPC that leads nowhere, and so has no method. It ends with ctx.
 func Nowhere(ctx context.Context) *grpc.ClientConn {
-	conn, err := grpc.Dial("nowhere:///", //nolint:staticcheck // NewClient is of a later gRPC
+	conn, err := grpc.Dial("nowhere:///", // gRPC 1.59 has no NewClient
 		grpc.WithResolvers(manual.NewBuilderWithScheme("nowhere")),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithUnaryInterceptor(func(_ context.Context, method string, _, _ any, _ *grpc.ClientConn,

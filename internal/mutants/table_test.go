@@ -1116,7 +1116,7 @@ var mutants = []mutant{
 	{
 		name:    "the transactions of a user are combined",
 		why:     "etcd has let nested transactions past its permissions.",
-		change:  in("etcd.combinerOf").never(`_.Username != "" || _.Token != ""`),
+		change:  in("etcd.combinerOf").never(`_.Username != "" || hasToken(_)`),
 		killers: []killer{core("etcd", "TestTheTransactionsOfAUserGoAlone")},
 	},
 	{
