@@ -21,7 +21,12 @@ var theOlder = guest{older, before}
 
 // before runs the library as it was before it had readers, as a process of its own.
 func before(tr *trial, v *visit, ttl time.Duration) error {
-	program, err := olderVersion()
+	return holds(tr, v, ttl, olderVersion)
+}
+
+// holds runs a program that is built from ./before.
+func holds(tr *trial, v *visit, ttl time.Duration, build func() (olderProgram, error)) error {
+	program, err := build()
 	if err != nil {
 		return err
 	}
@@ -53,13 +58,17 @@ var olderVersion = sync.OnceValues(func() (olderProgram, error) {
 		from += " (" + why.Error() + ")"
 	}
 	program.from = from
-	args = append([]string{"GOWORK=off", "go", "build", "-o", program.path},
-		append(args, "./before")...)
-	if out, err := runs(".", "env", args...); err != nil {
-		return program, fmt.Errorf("%w\n%s", err, out)
-	}
-	return program, nil
+	return program, program.build(args...)
 })
+
+// build builds the program with arguments for go build.
+func (p olderProgram) build(args ...string) error {
+	args = append([]string{"GOWORK=off", "go", "build", "-o", p.path}, append(args, "./before")...)
+	if out, err := runs(".", "env", args...); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}
 
 // olderSource takes from the history the library as it was before the commit that brought
 // readers. It returns what go build needs to use that.
