@@ -108,7 +108,7 @@ func hasToken(client *clientv3.Client) bool {
 func combinerOf(client *clientv3.Client) *combiner {
 	return attempt.SharedBy(&combiners, client, func() *combiner {
 		b := &combiner{most: mostParts, pace: pace{few: fewUnderWay}}
-		b.late = time.AfterFunc(longestWait, b.send)
+		b.late = time.AfterFunc(time.Hour, b.send) // not before b.late is set, however slow that is
 		b.late.Stop()
 		if client.Username != "" || hasToken(client) {
 			b.most = 1
