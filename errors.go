@@ -163,7 +163,8 @@ type LockedError struct {
 
 	here  bool          // Holder is of the call's own Session
 	lost  int64         // the token of the lost hold, 0 if the call does not wait for an Unlock
-	delay time.Duration // for how long no hold begins, because etcd was set back
+	delay time.Duration // for how long no hold begins, because etcd was set back or may have been
+	doubt bool          // it may have been
 }
 
 func (e *LockedError) Error() string {
@@ -206,8 +207,12 @@ func (e *LockedError) awaits() string {
 		waits = append(waits, e.taken())
 	}
 	if e.delay > 0 {
-		waits = append(waits, fmt.Sprintf("etcd was set back, and a hold from before may last for %v",
-			e.delay.Round(time.Millisecond)))
+		was := "was"
+		if e.doubt {
+			was = "may have been"
+		}
+		waits = append(waits, fmt.Sprintf("etcd %s set back, and a hold from before may last for %v",
+			was, e.delay.Round(time.Millisecond)))
 	}
 	return strings.Join(waits, "; ")
 }
@@ -229,7 +234,7 @@ func (e *LockedError) taken() string {
 func lockedOf(b *hold.Busy) *LockedError {
 	return &LockedError{
 		Name: b.Name, Holder: contenderOf(b.Holder()), Ahead: b.Ahead,
-		here: b.Here, lost: b.Lost, delay: b.Delay,
+		here: b.Here, lost: b.Lost, delay: b.Lasts, doubt: !b.Proven,
 	}
 }
 

@@ -263,7 +263,7 @@ func (c *claim) busyAtHomeLocked() *Busy {
 		return n.busyLocked(nil, c.Kind)
 	}
 	delay := n.DelayLocked(time.Now(), c.Kind)
-	if delay > 0 && (c.Kind == line.Permit || c.wayInLocked() == owns) {
+	if delay.Lasts > 0 && (c.Kind == line.Permit || c.wayInLocked() == owns) {
 		return busyBehind(n.Name, line.None, delay)
 	}
 	return nil
@@ -459,7 +459,7 @@ func (c *claim) delay() (delay time.Duration) {
 	defer s.mu.Unlock()
 	for _, o := range c.all {
 		if o.place.hold == nil { // else it was handed off
-			delay = max(delay, o.local.DelayLocked(time.Now(), o.Kind))
+			delay = max(delay, o.local.DelayLocked(time.Now(), o.Kind).Lasts)
 		}
 	}
 	return delay
@@ -473,7 +473,7 @@ func (c *claim) tellQueued() {
 		return
 	}
 	c.ahead = ahead.Count()
-	c.reportQueued(busyBehind(c.m.name, ahead, 0))
+	c.reportQueued(busyBehind(c.m.name, ahead, queue.LockDelay{}))
 }
 
 // beginLocked makes holds of the claims at their places, which are first in their lines, and

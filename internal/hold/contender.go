@@ -1,8 +1,6 @@
 package hold
 
 import (
-	"time"
-
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -32,10 +30,11 @@ func ContenderOf(name string, e line.Entry, holds bool) Contender {
 // A Busy is what is known of the lock that a call did not get.
 type Busy struct {
 	Name  string
-	Ahead int           // contenders that the call has to wait for
-	Here  bool          // the first of them is of the call's own Session
-	Lost  int64         // the token of a hold lost here that the call waits for, 0 if there is none
-	Delay time.Duration // for how long no hold begins, because etcd was set back
+	Ahead int   // contenders that the call has to wait for
+	Here  bool  // the first of them is of the call's own Session
+	Lost  int64 // the token of a hold lost here that the call waits for, 0 if there is none
+
+	queue.LockDelay // for how long no hold begins, because etcd was set back or may have been
 
 	inEtcd line.Entry // the first of them, as it was last read; no revision if that is not known
 	own    Contender  // in its place, if that is of the Session itself
@@ -43,8 +42,8 @@ type Busy struct {
 
 // busyBehind is the Busy of a call that is behind the contenders ahead in etcd's line, in which no
 // hold begins for a delay.
-func busyBehind(name string, ahead line.Ahead, delay time.Duration) *Busy {
-	return &Busy{Name: name, Ahead: ahead.Count(), Delay: delay, inEtcd: ahead.Holder()}
+func busyBehind(name string, ahead line.Ahead, delay queue.LockDelay) *Busy {
+	return &Busy{Name: name, Ahead: ahead.Count(), LockDelay: delay, inEtcd: ahead.Holder()}
 }
 
 // Holder is the first contender that the call has to wait for. Only its Name is set if it is not

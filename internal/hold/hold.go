@@ -119,7 +119,7 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 	if p.StaleLocked() {
 		return errs.SetBack
 	}
-	if p.hold == nil && p.local.DelayLocked(now, c.Kind) > 0 {
+	if p.hold == nil && p.local.DelayLocked(now, c.Kind).Lasts > 0 {
 		return errDelayed
 	}
 	return nil

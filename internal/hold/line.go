@@ -76,7 +76,7 @@ func (n *localLine) busyLocked(w *turn.Waiter[*claim], kind line.Kind) *Busy {
 	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
 		h.checkLocked(time.Now())
 	}
-	b := &Busy{Name: n.Name, Ahead: n.queue.Ahead(w), Delay: n.DelayLocked(time.Now(), kind)}
+	b := &Busy{Name: n.Name, Ahead: n.queue.Ahead(w), LockDelay: n.DelayLocked(time.Now(), kind)}
 	owner := n.queue.Owner()
 	if owner.Kind == line.Permit {
 		b.Ahead += n.queue.Sharing() // each has a key
@@ -122,14 +122,14 @@ func (n *localLine) firstLocked() *claim {
 // the way.
 func (n *localLine) aheadLocked(kind line.Kind) *Busy {
 	delay := n.DelayLocked(time.Now(), kind)
-	if n.ahead.Count() == 0 && delay == 0 {
+	if n.ahead.Count() == 0 && delay.Lasts == 0 {
 		return nil
 	}
 	return n.busyBehindLocked(n.ahead, delay)
 }
 
 // busyBehindLocked is busyBehind for an error of a call: it also knows whose keys these are.
-func (n *localLine) busyBehindLocked(ahead line.Ahead, delay time.Duration) *Busy {
+func (n *localLine) busyBehindLocked(ahead line.Ahead, delay queue.LockDelay) *Busy {
 	b := busyBehind(n.Name, ahead, delay)
 	b.Here = n.s.keys.HasLocked(b.inEtcd)
 	return b

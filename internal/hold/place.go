@@ -61,7 +61,7 @@ func (p *place) waitsLocked() bool {
 	case st != ticket.InLine || p.StaleLocked():
 		return false
 	default:
-		return len(p.Ahead.Last) > 0 || p.local.DelayLocked(time.Now(), p.Ticket.Kind) > 0
+		return len(p.Ahead.Last) > 0 || p.local.DelayLocked(time.Now(), p.Ticket.Kind).Lasts > 0
 	}
 }
 

@@ -1012,6 +1012,13 @@ var mutants = []mutant{
 		},
 	},
 	{
+		name:       "a doubt is told as a set-back",
+		why:        "Nothing has proven one, and an operator looks for a restore that there was not (rule 26).",
+		change:     in("queue.Line.DelayLocked").replace("_.proven(_).After(_)", "true"),
+		killers:    []killer{inArea("outages", "TestACallIsToldThatEtcdMayHaveBeenSetBack")},
+		unexplored: "It is a text.",
+	},
+	{
 		name:   "the lock delay is a TTL of one's own",
 		why:    "All Sessions of a program have one TTL. But other programs may lock the same name (rule 26).",
 		change: in("queue.setBack.until").replace("max(_self.own, _.Longest)", "_self.own"),
@@ -1237,7 +1244,7 @@ var mutants = []mutant{
 	{
 		name: "a key that is put alone is held in spite of the lock delay",
 		why:  "A wait ends with the delay. But a put that finds nobody ahead needs no wait: what begins a hold asks, whichever way it came (rule 26).",
-		change: in("place.checkCanBeginLocked").replace("_.hold == nil && _.local.DelayLocked(_, _) > 0",
+		change: in("place.checkCanBeginLocked").replace("_.hold == nil && _.local.DelayLocked(_, _).Lasts > 0",
 			"false"),
 		killers: []killer{
 			inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd"),

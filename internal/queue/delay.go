@@ -107,13 +107,21 @@ func (d *delay) settle(last setBack) {
 	d.era, d.stands = last.era, [behind + 1]int{}
 }
 
-// until is when a hold of a kind may begin.
-func (d *delay) until(kind line.Kind) time.Time {
-	end := d.ends[1]
+// proven is when a hold of a kind may begin, as far as set-backs say that were proven.
+func (d *delay) proven(kind line.Kind) time.Time {
 	if kind == line.Read {
-		end = d.ends[0]
+		return d.ends[0]
 	}
-	return later(end, d.doubted)
+	return d.ends[1]
+}
+
+// until is when a hold of a kind may begin.
+func (d *delay) until(kind line.Kind) time.Time { return later(d.proven(kind), d.doubted) }
+
+// A LockDelay is for how long no hold begins, and why.
+type LockDelay struct {
+	Lasts  time.Duration // 0 if a hold may begin
+	Proven bool          // etcd was set back; otherwise it may have been
 }
 
 // later is the later one of two times.

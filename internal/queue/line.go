@@ -207,16 +207,16 @@ func (n *Line) isKeptLocked() bool {
 }
 
 // DelayLocked is for how long no hold of a kind begins in n at a key that was not held before.
-func (n *Line) DelayLocked(now time.Time, kind line.Kind) time.Duration {
+func (n *Line) DelayLocked(now time.Time, kind line.Kind) LockDelay {
 	k := n.keys
 	doubted := k.etcd.Epoch().Doubted()
 	if k.setBack.era == 0 && doubted.IsZero() && n.delay.doubted.IsZero() {
-		return 0
+		return LockDelay{}
 	}
 	n.delay.settle(k.setBack)
 	end := n.delay.until(kind)
 	if !doubted.IsZero() {
 		end = later(end, doubted.Add(k.Leases.LongestTTL()))
 	}
-	return max(0, end.Sub(now))
+	return LockDelay{max(0, end.Sub(now)), n.delay.proven(kind).After(now)}
 }

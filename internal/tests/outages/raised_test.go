@@ -249,3 +249,25 @@ func TestAnOperatorIsNoSetBack(t *testing.T) {
 		}
 	}
 }
+
+// A lease is unknown to etcd, and etcd has compacted the revision of its key, so its history does
+// not tell why: calls are told of a doubt, and not of a set-back.
+func TestACallIsToldThatEtcdMayHaveBeenSetBack(t *testing.T) {
+	const why = "etcd may have been set back, and a hold from before may last for "
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		a := tests.SessionOf(t, etcd, "a")
+		held := takes(t, takings["Lock"], a)
+		etcd.RevokeLease(a.Lease())
+		etcd.DeleteKey("something else")
+		etcd.Compact()
+		<-held.hold.Done()
+		require.ErrorIs(t, held.unlock(t.Context()), etcdlock.ErrLost)
+		_, err := a.TryLock(t.Context(), "n")
+		require.ErrorIs(t, err, etcdlock.ErrLocked)
+		require.ErrorContains(t, err, `etcdlock: lock "n": `+why)
+		_, err = a.Lock(tests.Within(t, 2*time.Second), "n")
+		require.ErrorContains(t, err, `etcdlock: lock "n": 1st in line, `+why)
+		in := tests.SoonOr(t, takesLater(t, takings["Lock"], a), "it does not get in")
+		require.NoError(t, in.unlock(t.Context()))
+	})
+}
