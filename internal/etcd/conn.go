@@ -278,7 +278,7 @@ func (c *Conn) AskInTime(ctx context.Context, r Request) (Reading, error) {
 
 // Attempt is one attempt to read.
 func (c *Conn) Attempt(ctx context.Context, r Request) (Reading, error) {
-	read, _, err := attempt.Do(ctx, c.Caller, &attempt.Backoff{}, attempt.ReadTimeout, c.asks(r))
+	read, _, err := attempt.Do(ctx, c.Caller, &attempt.Backoff{}, attempt.ReadTimeout, c.asks(r), nil)
 	return read, err
 }
 
@@ -300,7 +300,7 @@ func (c *Conn) AttemptPast(ctx context.Context, r Request) (Reading, error) {
 		read.Epoch = sent.epoch
 		return read, err
 	}
-	read, _, err := attempt.Do(ctx, c.Caller, &retry, attempt.ReadTimeout, ask)
+	read, _, err := attempt.Do(ctx, c.Caller, &retry, attempt.ReadTimeout, ask, nil)
 	return read, err
 }
 
@@ -322,7 +322,7 @@ func (c *Conn) ReadBy(
 ) (Reading, error) {
 	ask := c.asks(r)
 	for {
-		answer, _, err := attempt.Do(ctx, c.Caller, &retry, attempt.ReadTimeout, ask)
+		answer, _, err := attempt.Do(ctx, c.Caller, &retry, attempt.ReadTimeout, ask, nil)
 		switch {
 		case err == nil:
 			return answer, nil
@@ -414,10 +414,11 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 		}
 		return c.Ask(ctx, r)
 	}
+	var final func(Reading) bool
 	if t.HearOut {
-		ask = (&copies{send: ask}).ask
+		final = func(r Reading) bool { return r.Holds }
 	}
-	read, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, ask)
+	read, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, ask, final)
 	prompt := err == nil && time.Since(began) <= c.Timeout
 	answer := ticket.Answer{Copies: read.copies || several, Succeeded: read.Holds,
 		Empty: read.empty, Read: read.Ranges, Revision: read.Header.GetRevision()}
@@ -475,7 +476,7 @@ func (c *Conn) Grant(
 	ctx context.Context, retry *attempt.Backoff, ttl time.Duration,
 ) (Grant, error) {
 	grant := func(ctx context.Context, _ bool) (Grant, error) { return c.grant(ctx, ttl) }
-	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, grant)
+	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, grant, nil)
 	return g, err
 }
 
@@ -510,7 +511,7 @@ func (c *Conn) Adopt(
 		c.heard(resp.Header, sent)
 		return Grant{id, time.Duration(resp.TTL) * time.Second, sent.at}, nil
 	}
-	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, renew)
+	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, renew, nil)
 	return g, err
 }
 
@@ -522,7 +523,7 @@ func (c *Conn) Revoke(ctx context.Context, retry *attempt.Backoff, id clientv3.L
 			return c.client.Revoke(ctx, id)
 		})
 	}
-	_, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, revoke)
+	_, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, revoke, nil)
 	if attempt.Is(err, rpctypes.ErrLeaseNotFound) {
 		return nil
 	}

@@ -90,7 +90,7 @@ func (l *Loan) Grant(
 		}
 		return none, err
 	}
-	_, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, grant)
+	_, several, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, grant, nil)
 	l.late = l.late || several || err != nil && !attempt.NotApplied(err)
 	l.granted = l.granted || l.late || err == nil
 	return l.id, err
@@ -111,7 +111,7 @@ func (l *Loan) grantOnce(
 		}
 		return c.grant(ctx, secondsUntil(until))
 	}
-	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, grant)
+	g, _, err := attempt.Do(ctx, c.Caller, retry, c.Timeout, grant, nil)
 	l.id, l.granted, l.late = g.ID, err == nil, err != nil && !attempt.NotApplied(err)
 	return l.id, err
 }

@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -70,64 +69,6 @@ func (c *callContext) Err() error {
 		c.asked.Store(true)
 	}
 	return err
-}
-
-// copies are the copies of a transaction of which only one can succeed. Where one finds that
-// another may have been carried out, it waits for the answers to the others for a while, and what
-// has succeeded is the answer to all.
-//
-// (Do not take the first answer. With a dead endpoint two copies go out at once, and half of the
-// releases would not know that they have succeeded. TestTheCopiesOfAReleaseAreHeardOut.)
-type copies struct {
-	send func(ctx context.Context, again bool) (Reading, error)
-
-	mu        sync.Mutex
-	under     int           // copies that are not answered
-	waiting   chan struct{} // closed once they are, or one has succeeded; nil if none waits
-	succeeded bool
-	answer    Reading // to the copy that has
-}
-
-// ask sends a copy, as an attempt calls it.
-func (c *copies) ask(ctx context.Context, again bool) (Reading, error) {
-	c.mu.Lock()
-	c.under++
-	c.mu.Unlock()
-	read, err := c.send(ctx, again)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err == nil && read.Holds {
-		c.succeeded, c.answer = true, read
-	}
-	c.under--
-	if c.waiting != nil && (c.under == 0 || c.succeeded) {
-		close(c.waiting)
-		c.waiting = nil
-	}
-	if err == nil && c.under > 0 && !c.succeeded {
-		c.awaitOthers(ctx)
-	}
-	if err == nil && c.succeeded {
-		return c.answer, nil
-	}
-	return read, err
-}
-
-// awaitOthers waits for the answers to the other copies for a while. It gives mu up meanwhile.
-func (c *copies) awaitOthers(ctx context.Context) {
-	if c.waiting == nil {
-		c.waiting = make(chan struct{})
-	}
-	others := c.waiting
-	c.mu.Unlock()
-	defer c.mu.Lock()
-	late := time.NewTimer(attempt.ReadTimeout)
-	defer late.Stop()
-	select {
-	case <-others:
-	case <-late.C:
-	case <-ctx.Done():
-	}
 }
 
 // An Outcome is that of one attempt at a transaction that writes.

@@ -46,7 +46,7 @@ var mutants = []mutant{
 			`
 			_, _, _err := attempt.Do(_ctx, _p.etcd.Caller, &_retry, time.Hour, func(_ctx context.Context, _ bool) (etcd.Reading, error) {
 				return _p.etcd.Ask(_ctx, etcd.Range(_key, clientv3.WithCountOnly()))
-			})`),
+			}, nil)`),
 		killers: []killer{core("sim", "TestAReadOfDoubtMeetsAnotherMember")},
 	},
 	{
@@ -898,6 +898,13 @@ var mutants = []mutant{
 		why:     "It is an answer. But with a dead endpoint two copies go out at once, and the other one has released the key: half of the releases are not confirmed (rule 6).",
 		change:  in("etcd.Conn.Commit").never("t.HearOut"),
 		killers: []killer{inArea("outages", "TestTheCopiesOfAReleaseAreHeardOut")},
+	},
+	{
+		name:       "what is heard out counts as slow",
+		why:        "The call has taken so long. But etcd has not, and what meets a dead endpoint next is repeated seconds later (rule 13).",
+		change:     in("attempt.flight.cameBy").replace("_.came.IsZero()", "true"),
+		killers:    []killer{core("etcd/attempt", "TestWhatIsHeardOutDoesNotCountAsSlow")},
+		unexplored: "It is about time.",
 	},
 	{
 		name:    "a release is confirmed whatever the hold was worth",

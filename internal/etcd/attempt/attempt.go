@@ -131,9 +131,10 @@ func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
 // one that is back is heard soon. With several endpoints it then calls f twice at once, so
 // that one dead endpoint cannot get both.
 //
-// It returns the first good answer or refusal. ErrNoAnswer says that no answer came in all
-// the time that an attempt may take. ErrUnreachable says that nothing was sent. several
-// says whether this attempt may have carried out f more than once.
+// It returns the first good answer or refusal. If there is a final, and the answer is not, Do first
+// hears the other calls of f out for a while. ErrNoAnswer says that no answer came in all the time
+// that an attempt may take. ErrUnreachable says that nothing was sent. several says whether this
+// attempt may have carried out f more than once.
 //
 // The attempt after one without an answer may take twice as long as others. Otherwise a slow etcd
 // would never be heard. (TestASlowEtcdKeepsNobodyOut.)
@@ -142,9 +143,9 @@ func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
 // unless the call is urgent.
 func Do[R any](
 	ctx context.Context, c *Caller, retry *Backoff, first time.Duration,
-	f func(ctx context.Context, again bool) (R, error),
+	f func(ctx context.Context, again bool) (R, error), final func(R) bool,
 ) (r R, several bool, err error) {
-	a := &copies[R]{f: f, flight: flight{
+	a := &copies[R]{f: f, final: final, flight: flight{
 		c: c, policy: retry.Policy, needless: retry.Needless, first: first,
 	}}
 	defer func() { several = a.done(err) > 0 }()
@@ -156,7 +157,7 @@ func Do[R any](
 		err = errFallen // until f has returned
 		r, err = f(a.ctx, false)
 	}
-	if err == nil {
+	if err == nil && (final == nil || final(r)) {
 		retry.unanswered, retry.overloads, retry.last = 0, 0, nil
 		return r, several, nil
 	}
@@ -190,11 +191,13 @@ type flight struct {
 	cancel context.CancelFunc
 	window *window   // that has let it begin, nil if none has, or it is urgent
 	sent   time.Time // when the request was sent whose answer counts
+	came   time.Time // when that answer came; zero if the attempt has ended with it
 
 	// Guarded by link.mu.
 	timer   *time.Timer // calls repeat; nil before the first request
 	last    time.Time   // when the last request was sent
 	repeats int         // how many were sent
+	told    bool        // an answer has come that is not final: no more are sent
 }
 
 // begin counts the attempt, and waits until there is a connection and it is the attempt's turn.
@@ -287,7 +290,7 @@ func (a *flight) done(err error) (repeats int) {
 	c.asking--
 	if err == nil {
 		c.silence = silence{since: l.landed}
-		l.limiter.answered(a.window, a.sent, l.landed)
+		l.limiter.answered(a.window, a.sent, a.cameBy(l.landed))
 		l.limiter.paced(a.policy).goesOn(l.landed)
 	}
 	if a.timer != nil {
@@ -297,6 +300,18 @@ func (a *flight) done(err error) (repeats int) {
 		a.window.end(l.landed)
 	}
 	return a.repeats
+}
+
+// cameBy is when the answer came that counts, at now.
+//
+// (Do not take now for it. While the other copies of a release are heard out, etcd would count as
+// slow, and what a dead endpoint gets next would be repeated seconds later.
+// TestWhatIsHeardOutDoesNotCountAsSlow.)
+func (a *flight) cameBy(now time.Time) time.Time {
+	if a.came.IsZero() {
+		return now
+	}
+	return a.came
 }
 
 // fails notes what err, with which the attempt has failed, says of etcd. It returns ErrNoAnswer in
@@ -313,7 +328,7 @@ func (a *flight) fails(ctx context.Context, err error) error {
 	failed := err != ErrNoAnswer && !errors.Is(err, ErrUnreachable) && ctx.Err() == nil // at once
 	a.c.link.with(func(m *limiter, now time.Time) {
 		if answered {
-			m.answered(a.window, a.sent, now)
+			m.answered(a.window, a.sent, a.cameBy(now))
 		}
 		if overloaded {
 			m.overloaded(a.sent, now)

@@ -69,7 +69,7 @@ func TestAnAttemptAfterOneWithoutAnAnswerMayTakeTwiceAsLong(t *testing.T) {
 					return struct{}{}, ctx.Err()
 				}
 				return struct{}{}, answer
-			})
+			}, nil)
 			require.Equal(t, answer, err)
 			require.Equal(t, err == ErrNoAnswer, b.unanswered > 0)
 		}
@@ -85,11 +85,11 @@ func TestAnAttemptThatWaitsForThePaceNamesWhyItDoes(t *testing.T) {
 		answers := func(err error) func(context.Context, bool) (int, error) {
 			return func(context.Context, bool) (int, error) { return 0, err }
 		}
-		_, _, err := Do(t.Context(), c, &Backoff{Policy: Put}, time.Hour, answers(down))
+		_, _, err := Do(t.Context(), c, &Backoff{Policy: Put}, time.Hour, answers(down), nil)
 		require.Equal(t, down, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, _, err = Do(ctx, c, &Backoff{Policy: Put}, time.Hour, answers(nil))
+		_, _, err = Do(ctx, c, &Backoff{Policy: Put}, time.Hour, answers(nil), nil)
 		require.EqualError(t, err, "etcd is busy: no request was sent: "+down.Error())
 		require.ErrorIs(t, err, ErrUnreachable)
 		require.True(t, NotApplied(err) && Absent(err))
@@ -105,7 +105,7 @@ func TestAnAnswerThatIsAnErrorMakesNoPause(t *testing.T) {
 		for _, answer := range []error{rpctypes.ErrLeaseNotFound, rpctypes.ErrPermissionDenied, nil} {
 			start := time.Now()
 			_, _, err := Do(t.Context(), c, &Backoff{Policy: Put}, time.Hour,
-				func(context.Context, bool) (int, error) { return 0, answer })
+				func(context.Context, bool) (int, error) { return 0, answer }, nil)
 			require.Equal(t, answer, err)
 			require.Zero(t, time.Since(start))
 		}

@@ -65,7 +65,7 @@ func TestAnAttemptThatFallsIsOverAndNoAnswer(t *testing.T) {
 					go func() {
 						defer close(over)
 						defer func() { _ = recover() }()
-						_, _, err := Do(ctx, c, &Backoff{}, time.Second, f)
+						_, _, err := Do(ctx, c, &Backoff{}, time.Second, f, nil)
 						require.Error(t, Fallen(err))
 					}()
 					<-over
@@ -113,7 +113,7 @@ func TestTheCodeThatIsAskedWhyThereIsNoConnectionMayFall(t *testing.T) {
 			c := NewCaller(ctx, client, time.Minute, func(f func()) { go f() }, nil)
 			_, _, err = Do(ctx, c, &Backoff{}, time.Second, func(context.Context, bool) (int, error) {
 				return 0, nil
-			})
+			}, nil)
 			require.ErrorIs(t, err, ErrUnreachable)
 			require.ErrorContains(t, err, "the program's own code has")
 			require.Zero(t, c.link.flights)

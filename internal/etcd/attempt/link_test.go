@@ -103,7 +103,7 @@ func TestARepeatThatIsAnsweredEndsTheAttempt(t *testing.T) {
 			<-ctx.Done()
 			return "", ctx.Err()
 		}
-		r, several, err := Do(ctx, c, &Backoff{}, time.Second, f)
+		r, several, err := Do(ctx, c, &Backoff{}, time.Second, f, nil)
 		require.NoError(t, err)
 		require.Equal(t, "again", r)
 		require.True(t, several)
@@ -115,6 +115,57 @@ func TestARepeatThatIsAnsweredEndsTheAttempt(t *testing.T) {
 		require.Zero(t, m.others.under)
 		require.NoError(t, c.Unavailable())
 	})
+}
+
+// The first request meets a dead endpoint. The answer to a repeat is not final, so the others are
+// heard out for a while. etcd has taken no longer for that: what meets the dead endpoint next is
+// repeated as soon as ever.
+func TestWhatIsHeardOutDoesNotCountAsSlow(t *testing.T) {
+	const other = 100 * time.Millisecond
+	for name, row := range map[string]struct {
+		other time.Duration // how long the final answer takes, 0 if none comes
+		want  string
+		took  time.Duration
+	}{
+		"the other answer does not come": {0, "gone", time.Second + time.Millisecond + ReadTimeout},
+		"the other answer is final":      {other, "released", time.Second + other},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(context.Background())
+				defer stop()
+				c := caller(ctx) // which counts as one of several endpoints
+				for range 4 {
+					began := time.Now()
+					var copies atomic.Int64
+					r, several, err := Do(ctx, c, &Backoff{}, time.Second,
+						func(ctx context.Context, _ bool) (string, error) {
+							switch n := copies.Add(1); {
+							case n == 2:
+								time.Sleep(time.Millisecond)
+								return "gone", nil
+							case n == 3 && row.other > 0:
+								time.Sleep(row.other)
+								return "released", nil
+							}
+							<-ctx.Done()
+							return "", ctx.Err()
+						}, func(answer string) bool { return answer == "released" })
+					require.NoError(t, err)
+					require.Equal(t, row.want, r)
+					require.True(t, several)
+					require.Equal(t, row.took, time.Since(began))
+					require.EqualValues(t, 3, copies.Load())
+				}
+				m := &c.link.limiter
+				require.LessOrEqual(t, m.took(), other)
+				require.Equal(t, time.Second, m.usual(time.Second))
+				require.Zero(t, m.spent)
+				require.Zero(t, m.others.under)
+				require.Zero(t, c.link.flights)
+			})
+		})
+	}
 }
 
 // An attempt that gives up just as its turn comes hands the turn on.

@@ -10,31 +10,61 @@ import (
 type copies[R any] struct {
 	flight
 	f       func(ctx context.Context, again bool) (R, error)
+	final   func(R) bool   // whether an answer is final; nil if each is
 	results chan result[R] // of the repeats, made under link.mu; nil before the first
 }
 
 type result[R any] struct {
-	r    R
-	err  error
-	sent time.Time // when the repeat was sent
+	r          R
+	err        error
+	sent, came time.Time // when the repeat was sent, and when it was answered
 }
 
 // hear returns the first answer that settles the attempt: that to the first call of f, or to a
 // repeat. If none does it returns the last one.
+//
+// A good answer that is not final settles it once the others have been heard, or ReadTimeout is
+// over: another copy may have done what this one finds done.
+//
+// (Do not take the first answer. With a dead endpoint two copies of a release go out at once, and
+// half of the releases would not know that they have succeeded.
+// TestTheCopiesOfAReleaseAreHeardOut.)
 func (a *copies[R]) hear(r R, err error) (R, error) {
-	for heard := 0; !Settles(err) && heard < a.sentSoFar(); heard++ {
+	if err == nil {
+		a.came = time.Now()
+		a.notes(r, err)
+	}
+	for heard := 0; !a.ends(r, err) && heard < a.sentSoFar(); heard++ {
 		answer := <-a.results // each ends with the context at the latest
-		switch won := Settles(answer.err); {
-		case won:
-			a.sent = answer.sent
-			a.cancel()
-			a.c.link.with(func(m *limiter, _ time.Time) { m.repaid(a.repeats) })
-			return answer.r, answer.err
-		case a.ctx.Err() == nil:
+		settles := Settles(answer.err)
+		switch {
+		case settles && (!Settles(err) || a.ends(answer.r, answer.err)):
+			if !Settles(err) {
+				a.c.link.with(func(m *limiter, _ time.Time) { m.repaid(a.repeats) })
+			}
+			r, err, a.sent, a.came = answer.r, answer.err, answer.sent, answer.came
+		case !settles && !Settles(err) && a.ctx.Err() == nil:
 			r, err = answer.r, answer.err
 		}
 	}
 	return r, err
+}
+
+// ends reports whether an answer settles the attempt at once.
+func (a *copies[R]) ends(r R, err error) bool {
+	return Settles(err) && (err != nil || a.final == nil || a.final(r))
+}
+
+// notes ends the requests that are under way if an answer settles the attempt, or in a while if it
+// is not final.
+func (a *copies[R]) notes(r R, err error) {
+	switch {
+	case a.ends(r, err):
+		a.cancel()
+	case Settles(err):
+		a.c.link.with(func(*limiter, time.Time) { a.told = true })
+		time.AfterFunc(ReadTimeout, a.cancel)
+	}
 }
 
 // sentSoFar is how many repeats were sent so far.
@@ -57,7 +87,7 @@ func (a *copies[R]) repeat() {
 	l := a.c.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if a.ctx.Err() != nil {
+	if a.ctx.Err() != nil || a.told {
 		return
 	}
 	usual := l.limiter.usual(a.first)
@@ -96,10 +126,8 @@ func (a *copies[R]) sendLocked(n int, several bool) bool {
 			defer context.AfterFunc(a.c.ctx, cancel)()
 			sent := time.Now()
 			r, err := a.f(ctx, true)
-			a.results <- result[R]{r, err, sent}
-			if Settles(err) {
-				a.cancel()
-			}
+			a.results <- result[R]{r, err, sent, time.Now()}
+			a.notes(r, err)
 		})
 	}
 	return true
