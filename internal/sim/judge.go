@@ -681,7 +681,7 @@ func (j *judge) enters(w *worker, name string, h *hold, c *call) *belief {
 			// recall since one has joined.)
 			joined := b.life != nil && b.life.shared > 1 && c.kind.joins() && c.began.After(b.life.begun)
 			if left := time.Until(deadline); joined && !h.recalled() && !deadline.IsZero() &&
-				left < w.p.w.ttl/3 {
+				left < w.p.w.grantedAtLeast()/3 {
 				j.violatedLocked(worn, "%s with token %d of %s, certain for %v", w, h.token, name, left)
 			}
 			if quiet {

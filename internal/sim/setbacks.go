@@ -106,6 +106,14 @@ func (w *world) lockDelay() time.Duration {
 	return max(queue.DefaultRestoreDelay, w.mostTTL)
 }
 
+// grantedAtLeast is the shortest TTL that etcd grants a Session of the world.
+func (w *world) grantedAtLeast() time.Duration {
+	if w.mostTTL == w.ttl {
+		return w.ttl
+	}
+	return minTTL * time.Second // to a Session that asks for a second
+}
+
 // ttls are options of a Session of a process: its TTL, and how long it waits for a hold that it
 // cannot know of. (No hold with a longer TTL is met by none: that is not promised.)
 func (w *world) ttls(r *rand.Rand) (opts []etcdlock.SessionOption) {

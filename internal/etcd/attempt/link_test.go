@@ -228,7 +228,7 @@ func TestAReportOfASilentConnectionNamesThePingsOnce(t *testing.T) {
 // The requests of a client that end when no endpoint is connected need one goroutine, which ends
 // with the last of them. It cancels all of them, and says so to each.
 func TestOneGoroutineFollowsTheConnectionForAllRequests(t *testing.T) {
-	conn, err := grpc.NewClient("passthrough:///etcd",
+	conn, err := grpc.Dial("passthrough:///etcd", // gRPC 1.59 has no NewClient
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			return nil, errors.New("no route")
