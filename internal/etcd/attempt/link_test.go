@@ -228,13 +228,20 @@ func TestAReportOfASilentConnectionNamesThePingsOnce(t *testing.T) {
 // The requests of a client that end when no endpoint is connected need one goroutine, which ends
 // with the last of them. It cancels all of them, and says so to each.
 func TestOneGoroutineFollowsTheConnectionForAllRequests(t *testing.T) {
+	dials, fails := make(chan struct{}, 1), make(chan struct{})
 	conn, err := grpc.Dial("passthrough:///etcd", // gRPC 1.59 has no NewClient
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			select {
+			case dials <- struct{}{}:
+			default:
+			}
+			<-fails
 			return nil, errors.New("no route")
 		}))
 	require.NoError(t, err)
 	defer conn.Close()
+	<-dials
 	c := caller(context.Background())
 	c.conn = conn
 	const requests = 100
@@ -261,7 +268,7 @@ func TestOneGoroutineFollowsTheConnectionForAllRequests(t *testing.T) {
 	ends()
 
 	follow()
-	conn.Connect()
+	close(fails)
 	for range requests {
 		<-cancelled
 	}
