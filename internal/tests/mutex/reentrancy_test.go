@@ -3,6 +3,7 @@ package mutex
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -175,6 +176,7 @@ func TestNobodyNestsInALostHold(t *testing.T) {
 		_, err := client.Delete(ctx, mu.Key())
 		require.NoError(t, err)
 		<-hold.Done()
+		synctest.Wait() // for the question why the key is gone
 		for _, from := range []context.Context{hold, detached(t, hold)} {
 			for _, lock := range contract.Locking {
 				refuses(t, etcd, etcdlock.ErrLost, `"a"`, func() error { return lock(mu, from) })
