@@ -86,7 +86,7 @@ const (
 // its own, with the kinds of cases in which it matters.
 var alternatives = []alternative{
 	{name: library, system: onEtcd, open: openLibrary(), kinds: append(slices.Clone(all), idle, fleet,
-		taken, renewal, mass, readers, mixes, several, permits, resign, leaderCrash)},
+		lineUp, taken, renewal, mass, readers, mixes, several, permits, resign, leaderCrash)},
 	{name: handsOff, system: onEtcd, open: openLibrary(etcdlock.WithHandoff(16)),
 		kinds: []kind{crowd}},
 	{name: lingers, system: onEtcd, open: openLibrary(etcdlock.WithLinger(time.Minute)),
@@ -94,7 +94,7 @@ var alternatives = []alternative{
 	{name: singly, system: onEtcd, open: openSingly, kinds: []kind{several}},
 	{name: atOnce, system: onEtcd, open: openAtOnce, kinds: []kind{several}},
 	{name: baseline, system: onEtcd, open: openConcurrency,
-		kinds: append(slices.Clone(all), idle, fleet, renewal, mass, several)},
+		kinds: append(slices.Clone(all), idle, fleet, lineUp, renewal, mass, several)},
 	{name: recipes, system: onEtcd, open: openConcurrency, kinds: []kind{readers, mixes}},
 	{name: elections, system: onEtcd, open: openConcurrency, kinds: []kind{resign, leaderCrash}},
 	{name: "concurrency.Mutex, session per lock", system: onEtcd, open: openPerLock,
@@ -154,7 +154,7 @@ func openLibrary(opts ...etcdlock.SessionOption) opener {
 			return nil, err
 		}
 		p, err := newLibraryParty(client,
-			append([]etcdlock.SessionOption{etcdlock.WithTTL(ttl)}, opts...))
+			append([]etcdlock.SessionOption{etcdlock.WithTTL(ttl), etcdlock.WithLogger(w.log())}, opts...))
 		if err != nil {
 			client.Close()
 			return nil, err

@@ -313,6 +313,41 @@ func (a *arena) eachMember(do func(*os.Process) error) {
 	}
 }
 
+// lineUpCase measures how long it takes until n new Sessions over some clients stand in one line.
+func lineUpCase(n, clients int, ttl time.Duration) benchCase {
+	return benchCase{
+		name: fmt.Sprintf("lineup-%d", n), kind: lineUp, n: n, most: 3, whole: true, etcd: true,
+		title: fmt.Sprintf("%d new Sessions over %d clients wait for one name (TTL %v); the time is "+
+			"until all stand in line, an operation is one of them", n, clients, ttl),
+		start: func(_ context.Context, a *arena) (*event, error) {
+			piece := func(ctx context.Context) (measure, error) {
+				return a.lineUp(ctx, n, clients, ttl)
+			}
+			return &event{piece, func() {}}, nil
+		},
+	}
+}
+
+func (a *arena) lineUp(
+	ctx context.Context, n, clients int, ttl time.Duration,
+) (m measure, err error) {
+	opened, end, err := a.fleet(ctx, n, clients, ttl)
+	if err != nil {
+		return m, err
+	}
+	defer end()
+	var l *standingLine
+	defer func() { l.end() }()
+	m.spent, err = a.spent(ctx, func() (err error) {
+		began := time.Now()
+		l, err = a.standInLine(ctx, opened, ttl)
+		m.value = time.Since(began)
+		return err
+	})
+	m.ops, m.samples = n, []time.Duration{m.value}
+	return m, err
+}
+
 // leaveCase measures what it costs when n waiters give up at once, and how long it takes
 // until their keys are gone.
 func leaveCase(n int, ttl time.Duration) benchCase {

@@ -34,6 +34,7 @@ const (
 	// Of a fleet: each process has a Session of its own.
 	idle    kind = "idle"
 	fleet   kind = "fleet"
+	lineUp  kind = "lineup"
 	taken   kind = "taken"
 	renewal kind = "renewal"
 
@@ -153,6 +154,9 @@ var cases = []benchCase{
 	massStart{n: 2000, clients: 2000, ttl: fleetTTL, within: 80 * time.Second, once: true}.benchCase(),
 	massStart{n: 5000, clients: 100, ttl: fleetTTL, within: 100 * time.Second, once: true}.benchCase(),
 	frozenCase(1000, time.Minute, 10*time.Second, 20*time.Second),
+	lineUpCase(1000, 20, fleetTTL),
+	lineUpCase(3000, 20, fleetTTL),
+	lineUpCase(5000, 20, fleetTTL),
 	leaveCase(500, fleetTTL),
 	takenCase(20, 2*time.Second),
 	renewalsCase(1000, 1000, 6*time.Second),

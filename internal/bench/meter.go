@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"os"
 	"path"
@@ -18,6 +19,9 @@ type counts struct {
 	Messages  int64 // to and from etcd
 	Renewals  int64 // those RPCs that renew a lease
 	Logins    int64 // those that ask for a token
+	Grants    int64 // of leases
+	Revokes   int64 // of leases
+	Warnings  int64 // that the library logs
 	Proposals int64 // that etcd's Raft committed
 	Revisions int64 // of etcd's store
 	Bytes     int64 // in both directions, on the connections of any system
@@ -32,6 +36,9 @@ func (c counts) minus(o counts) counts {
 		Messages:  c.Messages - o.Messages,
 		Renewals:  c.Renewals - o.Renewals,
 		Logins:    c.Logins - o.Logins,
+		Grants:    c.Grants - o.Grants,
+		Revokes:   c.Revokes - o.Revokes,
+		Warnings:  c.Warnings - o.Warnings,
 		Proposals: c.Proposals - o.Proposals,
 		Revisions: c.Revisions - o.Revisions,
 		Bytes:     c.Bytes - o.Bytes,
@@ -91,7 +98,8 @@ func (a *arena) look() (c counts) {
 	c.Allocs = int64(mem.Mallocs)
 	c.RPCs, c.Messages = a.wire.rpcs.Load(), a.wire.messages.Load()
 	c.Renewals, c.Bytes = a.wire.renewals.Load(), a.wire.bytes.Load()
-	c.Logins = a.wire.logins.Load()
+	c.Logins, c.Warnings = a.wire.logins.Load(), a.wire.warnings.Load()
+	c.Grants, c.Revokes = a.wire.grants.Load(), a.wire.revokes.Load()
 	return c
 }
 
@@ -110,9 +118,24 @@ func (a *arena) askEtcd(ctx context.Context) (c counts, err error) {
 // A wire counts what goes over the connections of the clients that have it.
 type wire struct {
 	rpcs, messages, renewals, logins, bytes atomic.Int64
+	grants, revokes, warnings               atomic.Int64
 
 	audits   atomic.Int64 // requests for the keys on a lease
 	auditing atomic.Int64 // the nanoseconds that they took
+}
+
+// log returns a logger that counts warnings and errors.
+func (w *wire) log() *slog.Logger { return slog.New(warningCounter{w}) }
+
+type warningCounter struct{ wire *wire }
+
+func (warningCounter) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+func (c warningCounter) WithAttrs([]slog.Attr) slog.Handler         { return c }
+func (c warningCounter) WithGroup(string) slog.Handler              { return c }
+
+func (c warningCounter) Handle(context.Context, slog.Record) error {
+	c.wire.warnings.Add(1)
+	return nil
 }
 
 // dial is net.Dialer.DialContext.
@@ -162,6 +185,10 @@ func (w *wire) unary(ctx context.Context, method string, req, reply any, cc *grp
 	switch path.Base(method) {
 	case "Authenticate":
 		w.logins.Add(1)
+	case "LeaseGrant":
+		w.grants.Add(1)
+	case "LeaseRevoke":
+		w.revokes.Add(1)
 	case "LeaseTimeToLive":
 		w.audits.Add(1)
 		defer func(began time.Time) { w.auditing.Add(int64(time.Since(began))) }(time.Now())

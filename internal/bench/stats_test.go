@@ -77,10 +77,10 @@ func TestPiecesAddUpToARound(t *testing.T) {
 }
 
 func TestCountsAddAndSubtract(t *testing.T) {
-	a := counts{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
-	b := counts{10, 20, 30, 40, 50, 60, 70, 80, 90, 100}
+	a := counts{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}
+	b := counts{10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120, 130}
 	require.Equal(t, a, a.plus(b).minus(b))
-	require.Equal(t, counts{9, 18, 27, 36, 45, 54, 63, 72, 81, 90}, b.minus(a))
+	require.Equal(t, counts{9, 18, 27, 36, 45, 54, 63, 72, 81, 90, 99, 108, 117}, b.minus(a))
 }
 
 func TestWhatEtcdDidIsSharedOutByHandOver(t *testing.T) {

@@ -1,6 +1,7 @@
 package line
 
 import (
+	"math"
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -43,10 +44,16 @@ type Reading uint8
 // The readings.
 const (
 	Unread  Reading = iota // too few to wait by: the place reads on
-	Brief                  // as Nearest, by a put in a crowd: without the holder, perhaps with a gap
+	Brief                  // as Nearest, in a crowd: without the holder, perhaps with a gap
 	Nearest                // the newest without a gap, as many as were asked for
 	All                    // all
 )
+
+// AllOrNone, as how many predecessors are enough, says that the ranges have read keys in no order:
+// unless they left nothing out, the result is Unread.
+//
+// Do not take them for the nearest. (TestWhatIsReadInNoOrderIsTheWholeLineOrNothing.)
+const AllOrNone = math.MaxInt
 
 // None is the Ahead of a place that is the first in its line.
 var None = Ahead{Reading: All}
@@ -58,7 +65,7 @@ var None = Ahead{Reading: All}
 // The result is All if the ranges left nothing out. For a reader they may leave out other
 // readers. (It does read the nearest keys in the readers' block, since one of them may be
 // exclusive by chance.) Otherwise so many as enough contenders are Nearest; for a permit, which
-// reads many, one is enough.
+// reads many, one is enough. With AllOrNone the ranges are in no order.
 func Before(name string, own Entry, enough int, newest ...*pb.RangeResponse) Ahead {
 	if r := newest[0]; len(newest) == 1 && r != nil && r.Count == 0 && len(r.Kvs) == 0 && !r.More {
 		return None // of the free name
@@ -70,7 +77,9 @@ func Before(name string, own Entry, enough int, newest ...*pb.RangeResponse) Ahe
 	}
 	if own.Kind() == Permit {
 		a.permits(contenders, own)
-		enough = 1
+		if enough != AllOrNone {
+			enough = 1
+		}
 	}
 	a.Reading = All
 	for i, r := range newest {
@@ -79,6 +88,9 @@ func Before(name string, own Entry, enough int, newest ...*pb.RangeResponse) Ahe
 		}
 	}
 	a.Untold = a.Reading != All || a.Last.TTLs().Untold
+	if a.Reading == Unread && enough == AllOrNone {
+		a.Last = nil
+	}
 	return a
 }
 
@@ -182,23 +194,28 @@ func (a Ahead) HeldBy(name string, oldest *pb.RangeResponse) Ahead {
 	return a
 }
 
-// ByKeys returns the predecessors of a place that the same transaction is about to put. The
-// range has read only keys, the newest first. That suffices in a long line. A key does not
-// show its lease. So Last has all keys that may stand in line, each without its lease, and the
-// result is All only if there is none. A place that waits for one of them has to find out
-// whether that key does stand in line (Entry.LeaseByKey).
-func ByKeys(name string, enough int, newest *pb.RangeResponse) Ahead {
+// ByKeys returns the predecessors of own, which a range has read, too, as it was put: up to own,
+// the newest first, and only keys. The result is All if no other key there may stand in line. It is
+// Brief if enough of them may, which suffices in a long line; otherwise only a reading with their
+// leases shows more. A key does not show its lease: a place that waits for one of these has to find
+// out whether it does stand in line (Entry.LeaseByKey).
+//
+// To put a key over, and to take its lease away, changes its mod revision: then it is Unread.
+func ByKeys(name string, own Entry, enough int, newest *pb.RangeResponse) Ahead {
 	kvs := newest.GetKvs()
 	a := Ahead{Keys: int(newest.GetCount())}
+	if e, there := Find(kvs, own.Key); !there || e.Rev != own.Rev || e.Mod != own.Rev {
+		return a
+	}
 	for _, kv := range kvs {
-		if e := EntryOf(kv); e.MayStandIn(name) {
+		if e := EntryOf(kv); e.Key != own.Key && e.MayStandIn(name) {
 			a.Last = append(a.Last, Entry{Key: e.Key, Rev: e.Rev}) // before 3.7 etcd also returned a lease
 		}
 	}
 	slices.SortFunc(a.Last, older)
 	a.Untold = newest.GetMore() || len(a.Last) > 0 // a key does not tell it
 	a.About = a.Keys - (len(kvs) - len(a.Last))
-	if a.Reading = a.ifEnough(Brief, enough); newest != nil && !newest.More && len(a.Last) == 0 {
+	if a.Reading = a.ifEnough(Brief, enough); !newest.GetMore() && len(a.Last) == 0 {
 		a.Reading = All
 	}
 	return a
@@ -211,14 +228,6 @@ func Behind(name string, read *pb.RangeResponse, keys int64) Ahead {
 	a := Ahead{Last: Of(name, read.GetKvs()), About: int(keys), Keys: int(keys)}
 	a.Reading, a.TTLs = a.ifEnough(Brief, 1), TTLs{a.Last.TTLs().Longest, true}
 	return a
-}
-
-// Only reports whether own is the only key in a range that may stand in line for the lock
-// name, and is still as it was put. (To put a key over, and to take its lease away, changes
-// its mod revision.) The range has read only keys, up to own.
-func Only(name string, own Entry, newest *pb.RangeResponse) bool {
-	e, there := Find(newest.GetKvs(), own.Key)
-	return there && e.Rev == own.Rev && e.Mod == own.Rev && NoneBut(own.Key, name, newest)
 }
 
 // NoneBut reports whether a range has read all keys that it was to read, and none but own may

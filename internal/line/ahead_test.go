@@ -146,43 +146,17 @@ func TestTheOldestTellWhoHolds(t *testing.T) {
 	}
 }
 
-// A range that reads only keys shows no leases. A key that may be a contender's is ruled
-// out only by its lease. The own key is as it was put only if it was not put over.
-func TestWhatKeysAloneTell(t *testing.T) {
+// A look that reads only keys takes every key that may be a contender's for a contender's: it sees
+// no leases. So by it no place may hold behind a key that may stand in line, and the reading is not
+// All. It says nothing unless the own key is there as it was put.
+func TestWhatKeysAloneTellOfTheNearest(t *testing.T) {
 	key := func(tail string, created, modified int64) *keyValue {
 		k := kv(tail, created, 0)
 		k.ModRevision = modified
 		return k
 	}
-	own := line.Entry{Key: name + "/" + idC, Rev: 9, Lease: 1}
-	rows := []struct {
-		promise string
-		only    bool
-		more    bool
-		read    keys
-	}{
-		{"alone", true, false, keys{key(idC, 9, 9)}},
-		{"there may be more", false, true, keys{key(idC, 9, 9)}},
-		{"it is not there", false, false, keys{}},
-		{"another use of its name", false, false, keys{key(idC, 8, 8)}},
-		{"it was put over", false, false, keys{key(idC, 9, 12)}},
-		{"behind another", false, false, keys{key(idC, 9, 9), key(idA, 7, 7)}},
-		{"behind what has the form of another", false, false, keys{key(idC, 9, 9), key(hex, 7, 7)}},
-		{"behind what has not", true, false,
-			keys{key(idC, 9, 9), key("config", 7, 7), key("a/"+idA, 6, 6)}},
-	}
-	for _, row := range rows {
-		t.Run(row.promise, func(t *testing.T) {
-			require.Equal(t, row.only, line.Only(name, own, rangeOf(5, row.more, row.read)))
-		})
-	}
-}
-
-// A put that reads only keys takes every key that may be a contender's for a contender's: it sees
-// no leases. So by it no place may hold behind a key that may stand in line, and the reading is not
-// All.
-func TestWhatKeysAloneTellOfTheNearest(t *testing.T) {
-	older := kv(idA, 7, 1) // etcd before 3.7 tells the lease
+	own, older := line.Entry{Key: name + "/" + idC, Rev: 9, Lease: 1}, kv(idA, 7, 1)
+	mine := key(idC, 9, 9) // etcd before 3.7 tells the lease, as older has it
 	rows := []struct {
 		promise string
 		read    *pb.RangeResponse
@@ -191,21 +165,27 @@ func TestWhatKeysAloneTellOfTheNearest(t *testing.T) {
 		unread  bool
 		count   int
 	}{
-		{"nobody", rangeOf(0, false, nil), nil, true, false, 0},
-		{"one, and no more", rangeOf(1, false, keys{kv(idA, 7, 0)}), []string{idA}, false, false, 1},
-		{"two, the newest first", rangeOf(90, true, keys{kv(idB, 8, 0), kv(hex, 7, 0)}),
-			[]string{hex, idB}, false, false, 90},
-		{"with a lease", rangeOf(90, true, keys{older}), []string{idA}, false, false, 90},
-		{"what is none", rangeOf(2, false, keys{kv("config", 8, 0), kv("a/"+idB, 7, 0)}),
+		{"nobody", rangeOf(1, false, keys{mine}), nil, true, false, 0},
+		{"nobody, and more", rangeOf(90, true, keys{mine}), nil, false, true, 89},
+		{"one, and no more", rangeOf(2, false, keys{mine, kv(idA, 7, 0)}),
+			[]string{idA}, false, false, 1},
+		{"two, the newest first", rangeOf(90, true, keys{mine, kv(idB, 8, 0), kv(hex, 7, 0)}),
+			[]string{hex, idB}, false, false, 89},
+		{"with a lease", rangeOf(90, true, keys{mine, older}), []string{idA}, false, false, 89},
+		{"what is none", rangeOf(3, false, keys{mine, kv("config", 8, 0), kv("a/"+idB, 7, 0)}),
 			nil, true, false, 0},
-		{"what is none, and more", rangeOf(90, true, keys{kv("config", 8, 0)}), nil, false, true, 89},
-		{"one, and what is none", rangeOf(90, true, keys{kv("config", 8, 0), kv(idA, 7, 0)}),
-			[]string{idA}, false, false, 89},
+		{"what is none, and more", rangeOf(90, true, keys{mine, kv("config", 8, 0)}),
+			nil, false, true, 88},
+		{"one, and what is none", rangeOf(90, true, keys{mine, kv("config", 8, 0), kv(idA, 7, 0)}),
+			[]string{idA}, false, false, 88},
 		{"nothing was read", nil, nil, false, true, 0},
+		{"its own is not there", rangeOf(0, false, nil), nil, false, true, 0},
+		{"another use of its name", rangeOf(1, false, keys{key(idC, 8, 8)}), nil, false, true, 0},
+		{"its own was put over", rangeOf(1, false, keys{key(idC, 9, 12)}), nil, false, true, 0},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
-			ahead := line.ByKeys(name, 1, row.read)
+			ahead := line.ByKeys(name, own, 1, row.read)
 			require.Equal(t, row.last, tails(ahead.Last))
 			require.Equal(t, row.clear, ahead.Clear())
 			require.Equal(t, row.unread, ahead.Reading == line.Unread)
@@ -215,6 +195,44 @@ func TestWhatKeysAloneTellOfTheNearest(t *testing.T) {
 				require.Zero(t, e.Lease)
 			}
 		})
+	}
+}
+
+// A range of keys alone shows no leases: a key that may be a contender's may be one.
+func TestThatKeysAloneAreNoContenders(t *testing.T) {
+	for _, row := range []struct {
+		promise string
+		none    bool
+		more    bool
+		read    keys
+	}{
+		{"its own", true, false, keys{kv(idC, 9, 0)}},
+		{"there may be more", false, true, keys{kv(idC, 9, 0)}},
+		{"none", true, false, keys{}},
+		{"another", false, false, keys{kv(idC, 9, 0), kv(idA, 7, 0)}},
+		{"what has the form of another", false, false, keys{kv(idC, 9, 0), kv(hex, 7, 0)}},
+		{"what has not", true, false, keys{kv(idC, 9, 0), kv("config", 7, 0), kv("a/"+idA, 6, 0)}},
+	} {
+		t.Run(row.promise, func(t *testing.T) {
+			require.Equal(t, row.none, line.NoneBut(name+"/"+idC, name, rangeOf(5, row.more, row.read)))
+		})
+	}
+}
+
+// Keys in no order are the whole line or say nothing but how many there are: also for a permit,
+// which waits by any that are too much for it.
+func TestWhatIsReadInNoOrderIsTheWholeLineOrNothing(t *testing.T) {
+	for _, own := range []line.Entry{
+		{Key: name + "/" + idC}, {Key: name + "/fffffffe-0001-8dad-81d1-000200000009"},
+	} {
+		whole := line.Before(name, own, line.AllOrNone, rangeOf(2, false, keys{b(80), a(70)}))
+		require.Equal(t, line.All, whole.Reading)
+		require.Equal(t, []string{idA, idB}, tails(whole.Last))
+		some := line.Before(name, own, line.AllOrNone, rangeOf(90, true, keys{b(80), a(70)}))
+		require.Equal(t, line.Unread, some.Reading)
+		require.Empty(t, some.Last)
+		require.Equal(t, 90, some.Count())
+		require.True(t, some.Untold)
 	}
 }
 

@@ -1324,32 +1324,61 @@ var mutants = []mutant{
 		},
 	},
 	{
-		name:   "what a put in a crowd has read of keys alone is no contender",
-		why:    "A key read alone shows no lease, and a key without a lease is no contender. But these keys may have one: the put finds nobody, and lets in beside them (rules 1 and 14).",
+		name:   "what a look has read of keys alone is no contender",
+		why:    "A key read alone shows no lease, and a key without a lease is no contender. But these keys may have one: the look lets in beside them (rules 14 and 20).",
 		change: in("line.ByKeys").replace("MayStandIn", "StandsIn"),
 		killers: []killer{
 			exploring("three Sessions of a crowd, reading keys of one"),
 			core("line", "TestWhatKeysAloneTellOfTheNearest"),
-			inArea("queue", "TestWhoReturnsWhenTheCrowdHasGone"),
-		},
-	},
-	{
-		name:   "what a look has read of keys alone is no contender",
-		why:    "A key read alone shows no lease, and a key without a lease is no contender. But these keys may have one: the look lets in beside them (rules 14 and 20).",
-		change: in("line.NoneBut").replace("MayStandIn", "StandsIn"),
-		killers: []killer{
-			exploring("TryRLock beside a reader and a writer"),
-			core("line", "TestWhatKeysAloneTell"),
 			inArea("queue", "TestWhoMovesUpInALongLineDoesNotEnterBesideTheHolder"),
 		},
 	},
 	{
+		name:    "what a view's recheck has read of keys alone is no contender",
+		why:     "A key read alone shows no lease, and a key without a lease is no contender. But these keys may have one (rule 14).",
+		change:  in("line.NoneBut").replace("MayStandIn", "StandsIn"),
+		killers: []killer{core("line", "TestThatKeysAloneAreNoContenders")},
+	},
+	{
+		name:   "keys in no order are taken for the nearest",
+		why:    "A permit may wait by any keys before it whose weights are too much. But a put reads any few of a long line, and each other waiter the same ones: as one of them goes, all look (rule 25).",
+		change: in("line.Before").replace("_ != AllOrNone", "_ != 0"),
+		killers: []killer{
+			core("line", "TestWhatIsReadInNoOrderIsTheWholeLineOrNothing"),
+			core("ticket", "TestAPutHasEtcdSortNoLine"),
+		},
+	},
+	{
+		name:    "a put has etcd sort the line",
+		why:     "The nearest keys are all that a place needs, and it has them at once. But etcd goes through the whole line for each put, and carries out nothing else meanwhile: thousands that come at once lose their leases (rules 24 and 25).",
+		change:  in("ticket.Ticket.readAhead").replace("inNoOrder", "newestFirst"),
+		killers: []killer{core("ticket", "TestAPutHasEtcdSortNoLine")},
+	},
+	{
+		name:    "an etcd that is busy with others is silent",
+		why:     "The Session has had no answer for long. But its attempt has waited its turn all the while, and the client's other Sessions were answered.",
+		change:  in("attempt.Caller.silentSinceLocked").never("_.After(_.since)"),
+		killers: []killer{core("etcd/attempt", "TestAnEtcdThatAnswersOthersIsNotSilent")},
+	},
+	{
+		name:    "a place in a vast line watches from now",
+		why:     "etcd serves a watch from now at once, and a check shows what was deleted in between. But in a crowd of thousands that comes at once it is one more request of each (rule 25).",
+		change:  in("queue.Line.knownBefore").drop("_.Ahead.Keys >= vast"),
+		killers: []killer{inArea("queue", "TestANewPlaceInAVastLineAsksForLittle")},
+	},
+	{
+		name:    "each check in a vast line reads who holds",
+		why:     "The error of a wait names the holder. But etcd goes through the whole line for it, and thousands that came at once check at about the same time (rule 25).",
+		change:  in("queue.Waiter.bothIn").replace("_ != 0 || _.Keys < vast", "true"),
+		killers: []killer{inArea("queue", "TestANewPlaceInAVastLineAsksForLittle")},
+	},
+	{
 		name:   "a look at keys alone takes the own key for what was put",
 		why:    "The key is there, with its create revision. But somebody may have put it over, with another lease or with none (rule 12).",
-		change: in("line.Only").drop("_.Mod == _.Rev"),
+		change: in("line.ByKeys").drop("_.Mod != _.Rev"),
 		killers: []killer{
 			core("ticket", "TestExploration"),
-			core("line", "TestWhatKeysAloneTell"),
+			core("line", "TestWhatKeysAloneTellOfTheNearest"),
 			inArea("queue", "TestNobodyEntersByAKeyThatWasPutOver"),
 		},
 	},
@@ -1545,7 +1574,7 @@ var mutants = []mutant{
 		name:    "who does not look watches from now",
 		why:     "etcd serves a watch from the put late, and one from now at once. But the latter does not show what was deleted in between, and nobody looks (rule 20).",
 		change:  in("queue.Line.watchBefore").drop("_ = append(_...)"),
-		killers: []killer{inArea("queue", "TestAWatchFromThePutMissesNothing")},
+		killers: []killer{inArea("queue", "TestAWatchFromTheReadingMissesNothing")},
 	},
 	{
 		name:    "the watch that was kept is taken for that of any key",
@@ -1616,7 +1645,7 @@ var mutants = []mutant{
 		why:  "The one before is gone, so it is the waiter's turn. But that one may have been a waiter, too (rule 20).",
 		change: in("queue.Waiter.waitBy").before(
 			"if _ := _.look(_, _p, _at); _ != nil || _w.covers == nil",
-			"if _w.covers == nil && _at != 0 { _p.setLine(line.None, _p.keys.etcd.Epoch()); return nil }").
+			"if _w.covers == nil && _at != 0 { _p.setLine(line.None, _p.keys.etcd.Epoch(), 0); return nil }").
 			in("queue.view.judgeLocked").before("_p.Ahead = _p.Ahead.Without(_...)",
 			"if _self.provesGone(_p, _p.Ahead.Last[len(_p.Ahead.Last)-1]) { _p.Ahead.Last = nil }"),
 		killers: []killer{simulation(1000),

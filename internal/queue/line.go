@@ -21,9 +21,8 @@ type Line struct {
 	view  *view        // nil while none is needed
 
 	// What the next place may expect there.
-	crowded bool          // the line was long when the last one was put
-	waited  time.Duration // for how long the last one that came to hold has stood in it
-	last    *predecessor  // of the last one that came to hold, while it is watched yet
+	waited time.Duration // for how long the last one that came to hold has stood in it
+	last   *predecessor  // of the last one that came to hold, while it is watched yet
 
 	delay delay // for how long no hold begins, as etcd was set back
 }

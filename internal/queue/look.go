@@ -12,17 +12,22 @@ import (
 )
 
 // bothIn reports whether the very key before and p's own are both in line now. It is a
-// linearizable read of four compares, and retries until it is answered. It also reads the holder,
-// if that is not known, and how many keys there are in all, if length is not 0 but how many there
-// were before: a recheck. In a long line an etcd that is silent gets one from each waiter at about
-// the same time, so few of these are repeated. (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
+// linearizable read of four compares, and retries until it is answered. It also reads how many keys
+// there are in all, if length is not 0 but how many there were before: a recheck. That, or any in a
+// line that is not vast, also reads the holder, if it is not known. In a long line an etcd that is
+// silent gets one from each waiter at about the same time, so few of these are repeated.
+// (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
 func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length int) (s checked) {
 	ahead, _ := p.Predecessors()
 	var retry attempt.Backoff
 	if length > crowded {
 		retry.Policy = attempt.Spare
 	}
-	ask := []clientv3.Op{p.Ticket.AskWhoHolds(ahead)}
+	asks := length != 0 || ahead.Keys < vast
+	ask := []clientv3.Op{clientv3.OpGet(p.Ticket.Key, clientv3.WithCountOnly())} // next to nothing
+	if asks {
+		ask[0] = p.Ticket.AskWhoHolds(ahead)
+	}
 	tells := false // whether it also reads the TTLs of all contenders before p
 	if length != 0 {
 		ask = append(ask, ticket.CountBelow(p.Ticket.Name))
@@ -44,7 +49,9 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 		told = line.TTLsBefore(p.Ticket.Name, p.Ticket.Entry(), read.Ranges[2])
 	}
 	p.keys.mu.Lock()
-	p.Ahead = p.Ticket.WhoHolds(p.Ahead, read.Ranges[0])
+	if asks {
+		p.Ahead = p.Ticket.WhoHolds(p.Ahead, read.Ranges[0])
+	}
 	if tells {
 		p.told, p.Ahead.TTLs = true, told
 	}
@@ -98,11 +105,16 @@ func (k *check) end() {
 // look reads what is ahead of p: at the revision at if that is not 0 and the answering member knows
 // it, otherwise as of now. It returns ErrAnew if p's own key is not there, or not with its lease.
 //
-// It reads the nearest few keys. After a deletion it first reads only whether there are any. If
-// none of them is a contender it reads on.
+// It reads the nearest few keys. After a deletion, and for a new place in a vast line, it first
+// reads them without their values. If none of them is a contender it reads on.
+//
+// (Do not do so after a check: what has the form of a contender, and is none, is found so again and
+// again. TestAStrayThatLooksLikeAContenderBlocksNobodyForLong.)
 func (c *Waiter) look(ctx context.Context, p *Place, at int64) error {
-	for look := p.Ticket.Look(at != 0); ; {
-		read, err := c.readAhead(ctx, p, at, &look)
+	ahead, _ := p.Predecessors()
+	keys := at != 0 || ahead.Reading == line.Unread && ahead.Keys >= vast
+	for look := p.Ticket.Look(keys); ; {
+		read, shown, err := c.readAhead(ctx, p, at, &look)
 		if err != nil {
 			return err
 		}
@@ -111,16 +123,17 @@ func (c *Waiter) look(ctx context.Context, p *Place, at int64) error {
 			return ErrAnew
 		}
 		if ahead.Reading != line.Unread {
-			p.setLine(ahead, read.Epoch)
+			p.setLine(ahead, read.Epoch, shown)
 			return nil
 		}
 	}
 }
 
-// readAhead is one request of a look: for a reader several ranges, otherwise one.
+// readAhead is one request of a look: for a reader several ranges, otherwise one. shown is the
+// revision at which it was answered.
 func (c *Waiter) readAhead(
 	ctx context.Context, p *Place, at int64, look *ticket.Look,
-) (etcd.Reading, error) {
+) (read etcd.Reading, shown int64, err error) {
 	request := func(opts ...clientv3.OpOption) etcd.Request {
 		if p.Ticket.Kind == line.Read {
 			return etcd.Ranges(nil, look.Ranges(opts...)...)
@@ -130,10 +143,11 @@ func (c *Waiter) readAhead(
 	if at != 0 {
 		past := request(clientv3.WithRev(at), clientv3.WithSerializable())
 		if read, err := p.keys.etcd.AttemptPast(ctx, past); err == nil || attempt.Fallen(err) != nil {
-			return read, err
+			return read, at, err
 		}
 	}
-	return c.readFor(ctx, p, request(), attempt.Backoff{})
+	read, err = c.readFor(ctx, p, request(), attempt.Backoff{})
+	return read, read.Header.GetRevision(), err
 }
 
 // readFor reads for c, which waits at p, until it is answered, and gives up when the lease or the

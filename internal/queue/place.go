@@ -12,9 +12,16 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// crowded is how many keys are below a name whose line is long. A place there needs to know
-// little of it.
-const crowded = 4 * FewAhead
+const (
+	// crowded is how many keys are below a name whose line is long. A place there needs to know
+	// little of it.
+	crowded = 4 * FewAhead
+
+	// vast is how many keys are below a name whose line is so long that etcd takes a millisecond to
+	// find the oldest one: only a recheck reads who holds. By then a place there has waited for
+	// longer than etcd takes to serve a watch from a past revision, even if each hold is short.
+	vast = 16 * crowded
+)
 
 // A Place is a key of the Session in etcd's line: its ticket, with the lease and the line.
 //
@@ -48,6 +55,7 @@ type reading struct {
 	Ahead line.Ahead
 	asPut bool        // the transaction that put the key has read it
 	epoch *etcd.Epoch // of the last answer with the line, or with the key
+	shown int64       // the revision at which that has shown the line ahead
 	told  bool        // the TTLs of all contenders ahead were asked for
 
 	stands  standing // what that says of holds; changed by standsLocked alone
@@ -269,8 +277,7 @@ func (p *Place) ChangedLocked() (info string, changed bool) {
 // QueuedLocked notes what the answer to p's put says about its line, in an epoch.
 func (p *Place) QueuedLocked(ahead line.Ahead, at *etcd.Epoch) {
 	p.Since = time.Now()
-	p.line.crowded = ahead.Keys > crowded && ahead.Reading != line.Unread
-	p.setAheadLocked(ahead, at)
+	p.setAheadLocked(ahead, at, p.Ticket.Rev())
 	p.asPut = true
 }
 
@@ -282,20 +289,20 @@ func (p *Place) Predecessors() (ahead line.Ahead, stale bool) {
 	return p.Ahead, p.StaleLocked()
 }
 
-// setLine notes what is ahead of p, as it was read in an epoch.
-func (p *Place) setLine(ahead line.Ahead, at *etcd.Epoch) {
+// setLine notes what was ahead of p at a revision, as it was read in an epoch.
+func (p *Place) setLine(ahead line.Ahead, at *etcd.Epoch, shown int64) {
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
 	if p.epoch == at {
 		ahead = ahead.Since(p.Ahead)
 	}
 	p.asPut = false
-	p.setAheadLocked(ahead, at)
+	p.setAheadLocked(ahead, at, shown)
 }
 
-// setAheadLocked notes what is ahead of p, by an answer of an epoch.
-func (p *Place) setAheadLocked(ahead line.Ahead, at *etcd.Epoch) {
-	p.epoch = at
+// setAheadLocked notes what was ahead of p at a revision, by an answer of an epoch.
+func (p *Place) setAheadLocked(ahead line.Ahead, at *etcd.Epoch, shown int64) {
+	p.epoch, p.shown = at, shown
 	p.line.local.MarkLocked()
 	p.KnowsLocked(ahead)
 	if ahead.Reading != line.Unread && !p.StaleLocked() {
@@ -326,17 +333,12 @@ func (p *Place) lengthOf() int {
 	return max(ahead.Keys, ahead.Count()+1)
 }
 
-// ExpectsLocked has e, by which Lock puts p's key, expect a long line if the place before p stood
-// in one, and the key behind which that one stood if it is watched yet.
+// ExpectsLocked has e, by which Lock puts p's key, expect the key behind which the place before p
+// stood, if it is watched yet.
 func (p *Place) ExpectsLocked(e *ticket.Entering) {
-	if !p.line.crowded {
-		return
-	}
-	last := ""
 	if w := p.line.last; w != nil {
-		last = w.key
+		e.Behind(w.key)
 	}
-	e.Crowd(last)
 }
 
 // HoldLocked notes that p's key is held from now on. With first it is the first hold there.

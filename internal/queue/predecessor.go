@@ -22,11 +22,11 @@ const (
 // watchBefore watches the key before p. known says that the fate of this key is known up to where
 // the watch begins, so that the waiter need not check whether it still stands.
 //
-// Invariant: known is set only if the transaction that put p has read the key, and the watch tells
-// whatever has become of it since. It is set where p does not know the holder, either: the check
-// that reads the holder is left out then.
+// Invariant: known is set only if the watch tells whatever has become of the key since the revision
+// at which p has last read what is ahead. It is set where p does not know the holder, either: the
+// check that reads the holder is left out then.
 //
-// Do not set it for what was read later. (TestAWatchFromThePutMissesNothing.)
+// Do not set it for a watch from now on. (TestAWatchFromTheReadingMissesNothing.)
 func (n *Line) watchBefore(
 	ctx context.Context, p *Place, broken *attempt.Backoff, before line.Entry,
 ) (w *predecessor, known bool) {
@@ -55,7 +55,7 @@ func (n *Line) watchBefore(
 // Otherwise from is the revision from which p has to watch, 0 if from now and to look then.
 //
 // etcd serves a watch from a past revision late. That is for a line in which one waits for so
-// long that it is served by far when the turn comes.
+// long that it is served by far when the turn comes: the last place there did, or the line is vast.
 func (n *Line) knownBefore(p *Place, before line.Entry) (last *predecessor, same bool, from int64) {
 	n.keys.mu.Lock()
 	defer n.keys.mu.Unlock()
@@ -63,11 +63,12 @@ func (n *Line) knownBefore(p *Place, before line.Entry) (last *predecessor, same
 		n.last = nil
 		last.late.Stop()
 	}
-	if p.Ahead.Reading != line.Brief { // it was not read by the put, or the line is short
+	if p.Ahead.Reading != line.Brief &&
+		(p.Ahead.Keys <= crowded || p.Ticket.Kind != line.Exclusive) { // the line may be short
 		return last, false, 0
 	}
-	if n.waited >= pastWait {
-		from = p.Ticket.Rev() + 1
+	if n.waited >= pastWait || p.Ahead.Keys >= vast {
+		from = p.shown + 1
 	}
 	return last, last != nil && last.key == before.Key && last.Epoch == p.epoch, from
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// lateCheck is when a waiter that watches from the revision of its put checks for the first time
-// whether the key before it stands in line.
+// lateCheck is when a waiter that watches from a past revision checks for the first time whether
+// the key before it stands in line.
 const lateCheck = 5 * time.Second
 
 // A Waiter is a call that waits at a place, and what it has learned from etcd. Its goroutine owns
@@ -184,7 +184,7 @@ type source struct {
 
 	begun    outcome                     // when all have begun: it shows what was before them
 	due      outcome                     // when a recheck is due: it shows whether an event was missed
-	first    time.Duration               // when the first recheck is due at the latest, if not 0
+	first    time.Duration               // when the first check is due at the latest, if not 0
 	before   line.Entry                  // the predecessor that is checked
 	departed func(keys []string) bool    // whether the line is read when keys were deleted
 	covers   func(ahead line.Ahead) bool // whether the wait goes on after that; nil if it never does
@@ -272,7 +272,10 @@ func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt
 		case told = <-w.notices:
 			next, at = w.hear(told, broken)
 		case <-recheck.C:
-			next, counted = w.due, length
+			if next = w.due; w.first == 0 || length < vast {
+				counted = length
+			}
+			w.first = 0
 		case r := <-checking.answer:
 			checking.end()
 			switch {

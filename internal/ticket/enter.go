@@ -13,7 +13,6 @@ type Entering struct {
 	t     *Ticket
 	try   tries      // nil for Lock, and once TryLock goes on as Lock does
 	owner bool       // it reads the holder's key, too
-	crowd bool       // it reads only keys, the nearest ones
 	last  string     // if this key is there, it reads that and the number of keys instead; "" for none
 	reads bool       // whether it reads the key if that is there already, and for TryLock the line
 	n     int64      // how many keys of the line it reads
@@ -74,10 +73,8 @@ func (e *Entering) Txn(values ...string) Txn {
 	switch {
 	case e.try != nil:
 		txn.If, txn.Then, rest = e.try.txn(e)
-	case e.crowd:
-		txn.Then = []clientv3.Op{e.readCrowd()}
 	default:
-		txn.Then = t.readAhead(e.n, e.owner)
+		txn.Then = t.readAhead(e.n, e.last, e.owner)
 	}
 	txn.Then = append(txn.Then, t.put(values[0]))
 	if e.reads { // it costs time, and the key is hardly ever there at first
@@ -95,10 +92,8 @@ func (e *Entering) Read(a Answer) {
 	case a.Outcome != Answered || a.Empty:
 	case e.try != nil:
 		e.try.read(e, a)
-	case a.Succeeded && e.crowd:
-		e.shown.ahead = e.aheadOfCrowd(a)
 	case a.Succeeded:
-		e.shown.ahead = e.t.aheadOf(a, e.owner)
+		e.shown.ahead = e.t.aheadOf(a, e.last, e.owner)
 	}
 }
 
@@ -131,40 +126,13 @@ func (e *Entering) Judge(a Answer) (is Entrance) {
 // Ahead is as in Put, of the one ticket. It is Unread if an earlier copy has put the key.
 func (e *Entering) Ahead(int) line.Ahead { return e.ahead }
 
-// Crowd makes Lock expect a long line, unless Lock is to read the holder's value. It then reads
-// only keys. In a line of 1,000 that takes etcd a fifth of the time, and meanwhile etcd
-// carries out nothing else.
-//
-// If all contenders go round and round, the key behind which the Session's last ticket stood is
-// there again, and it is the nearest. If the key last is there, Lock reads only that key,
-// and how many keys there are: etcd need not go through the line. This is for a ticket that
-// waits for all before it.
-func (e *Entering) Crowd(last string) {
-	e.crowd, e.last = e.try == nil && !e.owner && e.t.Kind == line.Exclusive, last
-}
-
-// readCrowd is what Lock reads before it puts the key, if it expects a long line.
-func (e *Entering) readCrowd() clientv3.Op {
-	keys := e.t.newest(nearest, clientv3.WithKeysOnly())[0]
-	if e.last == "" {
-		return keys
-	}
-	there := clientv3.Compare(clientv3.CreateRevision(e.last), ">", 0)
-	return clientv3.OpTxn([]clientv3.Cmp{there},
-		[]clientv3.Op{clientv3.OpGet(e.last), CountBelow(e.t.Name)}, []clientv3.Op{keys})
-}
-
-// aheadOfCrowd returns t's predecessors, by what readCrowd has read: the keys, or the key last and
-// how many keys there are. It leaves a short line to a look, since its contenders are few.
-func (e *Entering) aheadOfCrowd(a Answer) line.Ahead {
-	keys, count := a.read(0), a.read(1)
-	switch last := keys; {
-	case count == nil:
-		return line.ByKeys(e.t.Name, int(nearest), keys)
-	case count.Count <= 2*Few:
-		return line.Ahead{}
-	default:
-		return line.Behind(e.t.Name, last, count.Count)
+// Behind makes Lock expect the key last, behind which the Session's last ticket stood, unless Lock
+// is to read the holder's value. If all contenders of a crowd go round and round, that key is there
+// again, and it is the nearest. Lock then reads only that key, and how many keys there are. This is
+// for a ticket that waits for all before it.
+func (e *Entering) Behind(last string) {
+	if e.try == nil && !e.owner && e.t.Kind == line.Exclusive {
+		e.last = last
 	}
 }
 

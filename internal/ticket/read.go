@@ -84,16 +84,17 @@ type Look struct {
 	keys bool // read only keys first
 }
 
-// Look begins to read t's predecessors. gone says that the nearest one is gone. There is mostly
-// no other then, and the keys alone show that.
-func (t *Ticket) Look(gone bool) Look { return Look{t, t.few(), gone && t.Kind == line.Exclusive} }
+// Look begins to read t's predecessors. With keys it reads only keys first, if t is exclusive: they
+// show the nearest of many, and also that there is none, as is mostly so once the nearest has gone.
+// etcd takes a fifth of the time for them.
+func (t *Ticket) Look(keys bool) Look { return Look{t, t.few(), keys && t.Kind == line.Exclusive} }
 
 // Ranges is what to read together next, for a reader's ticket: its own key, and what line.Before
 // asks for.
 func (l *Look) Ranges(opts ...clientv3.OpOption) []clientv3.Op {
 	own := clientv3.OpGet(l.t.Key, opts...)
 	return append([]clientv3.Op{own},
-		l.t.newest(l.n, append(opts, clientv3.WithMaxCreateRev(l.t.rev))...)...)
+		l.t.some(newestFirst, l.n, append(opts, clientv3.WithMaxCreateRev(l.t.rev))...)...)
 }
 
 // Range is what to read below the Prefix next, for the ticket of a contender that does not read.
@@ -116,10 +117,10 @@ func (l *Look) Range() []clientv3.OpOption {
 func (l *Look) Judge(read ...*pb.RangeResponse) (ahead line.Ahead, own Observation) {
 	if l.keys {
 		l.keys = false
-		if line.Only(l.t.Name, l.t.Entry(), read[0]) {
-			ahead = line.None
-			ahead.Keys = int(read[0].GetCount())
-			return ahead, Observation{Entry: l.t.Entry()}
+		own.Entry = l.t.Entry()
+		ahead = line.ByKeys(l.t.Name, own.Entry, int(nearest), read[0])
+		if ahead.Reading != line.Unread {
+			return ahead, own
 		}
 		return line.Ahead{}, Observation{} // only a reading with their leases shows more
 	}

@@ -135,7 +135,7 @@ func TestWhatAPutOfOneThatReadsSays(t *testing.T) {
 func TestWhoHoldsIsReadWhenItIsAskedFor(t *testing.T) {
 	nearest := read()
 	for i := range ticket.Few + 1 {
-		id := fmt.Sprintf("%s%d", oldID[:35], i)
+		id := fmt.Sprintf("%sa%d", oldID[:34], i)
 		nearest.Kvs = append(nearest.Kvs, kv(id, int64(12-i), mine+1))
 	}
 	nearest.More, nearest.Count = true, 30
@@ -169,7 +169,9 @@ func TestWhoHoldsIsReadWhenItIsAskedFor(t *testing.T) {
 		told = k.WhoHolds(beside, read(stray, holder))
 		require.Equal(t, holder.CreateRevision, told.Holder().Rev)
 
-		crowd := line.ByKeys(name, ticket.Few, nearest)
+		nearest.Kvs = append(nearest.Kvs, kv(ownID, 20, 0))
+		nearest.Kvs[ticket.Few+1].ModRevision = 20
+		crowd := line.ByKeys(name, k.Entry(), ticket.Few, nearest)
 		require.Equal(t, line.Brief, crowd.Reading)
 		require.EqualValues(t, ticket.Few+1, asks(crowd))
 		require.Equal(t, holder.CreateRevision, k.WhoHolds(crowd, read(stray, holder)).Holder().Rev)

@@ -80,7 +80,8 @@ func (r *Release) Txn(value string) Txn {
 	}
 	if r.Together() {
 		txn.If = append(txn.If, r.next.absent())
-		txn.Then = append(append(txn.Then, r.next.readAhead(r.next.few(), false)...), r.next.put(value))
+		txn.Then = append(txn.Then, r.next.readAhead(r.next.few(), "", false)...)
+		txn.Then = append(txn.Then, r.next.put(value))
 		r.reads = true
 	}
 	if r.reads { // it costs time, and the key is nearly always there
@@ -153,7 +154,7 @@ type Now struct {
 func (r *Release) Read(a Answer) {
 	r.ahead = line.Ahead{}
 	if r.Together() && a.Outcome == Answered && a.Succeeded {
-		r.ahead = r.next.aheadOf(a, false)
+		r.ahead = r.next.aheadOf(a, "", false)
 	}
 }
 

@@ -2,12 +2,14 @@ package ticket_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/sent"
@@ -423,7 +425,7 @@ func TestWhatAPutSays(t *testing.T) {
 		{"alone", false, put(), "queued", ticket.InLine, false},
 		{"behind another", false, put(other), "queued behind 1", ticket.InLine, false},
 		{"behind another, and others before", false, more(put(other)),
-			"queued behind 1 of 30", ticket.InLine, false},
+			"queued behind some", ticket.InLine, false},
 		{"behind what is no contender", false, put(stray), "queued", ticket.InLine, false},
 		{"behind what is no contender, and others before", false, more(put(stray)),
 			"queued behind some", ticket.InLine, false},
@@ -457,67 +459,85 @@ func TestWhatAPutSays(t *testing.T) {
 	requireJudged(t, ownID, rows)
 }
 
-// A put that expects a long line reads only keys. All that may stand in line are before it,
-// and the holder is unknown. A put that tries, or that reads the holder's value, reads what it
-// reads otherwise.
-func TestWhatAPutInACrowdReads(t *testing.T) {
-	enter := func(try, owner bool) (*ticket.Ticket, ticket.Entering) {
-		k := unsent(ownID, &ticket.Slot{})
-		e := k.Enter(try, owner)
-		e.Crowd("")
-		return &k, e
+// What a put reads is a few keys in no order, and how many there are, whatever the ticket is like.
+// (Of the readers' range it does read the newest.) By what it has read of a longer line the ticket
+// cannot wait.
+func TestAPutHasEtcdSortNoLine(t *testing.T) {
+	permit := "fffffffe-0001-8000-8000-000200000001"
+	for _, id := range []string{ownID, permit, readID} {
+		k := unsent(id, &ticket.Slot{})
+		e := k.Enter(false, false)
+		next := unsent(id[:35]+"9", &ticket.Slot{})
+		r := held(t).Release(&next)
+		for _, txn := range []ticket.Txn{e.Txn(""), r.Txn("")} {
+			for _, op := range txn.Then {
+				if !op.IsGet() || string(op.KeyBytes()) == line.Ranges(name)[line.OfReads].From {
+					continue
+				}
+				sorted := sent.Txn(nil, []clientv3.Op{op}, nil).Success[0].GetRequestRange()
+				require.Equal(t, pb.RangeRequest_NONE, sorted.SortOrder, id)
+				require.Positive(t, sorted.Limit, id)
+			}
+		}
+		if id == readID {
+			continue
+		}
+		many := read(kv(oldID, 3, mine+1))
+		many.More, many.Count = true, 300
+		is, ahead := e.Judged(ticket.Answer{
+			Succeeded: true, Read: []*pb.RangeResponse{many}, Revision: 20,
+		})
+		require.Equal(t, ticket.Queued, is)
+		require.Equal(t, line.Unread, ahead.Reading)
+		require.Empty(t, ahead.Last)
+		require.Equal(t, 300, ahead.Count())
 	}
-	_, e := enter(false, false)
-	then := e.Txn("").Then
-	require.Len(t, then, 2)
-	require.True(t, then[0].IsKeysOnly())
-	require.True(t, then[1].IsPut())
-	for _, try := range []bool{false, true} {
-		k := unsent(ownID, &ticket.Slot{})
-		plain := k.Enter(try, !try)
-		_, e := enter(try, !try)
-		require.Equal(t, plain.Txn(""), e.Txn(""))
-	}
+}
 
-	config, other := kv("config", 8, 0), kv(oldID, 3, 0)
+// In a crowd a look reads keys first. Enough of them are what the ticket waits by; if they are few,
+// or its own key has changed, it reads on.
+func TestALookInACrowdReadsKeys(t *testing.T) {
+	k := unsent(ownID, &ticket.Slot{})
+	e := k.Enter(false, false)
+	_, _ = e.Judged(ticket.Answer{Succeeded: true, Revision: 20})
+	own := kv(ownID, 20, 0)
+	own.ModRevision = 20
+	changed := kv(ownID, 20, 0)
+	changed.ModRevision = 21
 	var many []*mvccpb.KeyValue
 	for i := range ticket.Few + 1 {
-		many = append(many, kv(fmt.Sprintf("%s%d", oldID[:35], i), int64(3+i), 0))
+		many = append(many, kv(fmt.Sprintf("%sa%d", oldID[:34], i), int64(3+i), 0))
 	}
-	more := func(r *pb.RangeResponse) *pb.RangeResponse { r.More, r.Count = true, 30; return r }
 	for _, row := range []struct {
 		promise string
-		read    *pb.RangeResponse
-		says    string
-		tells   bool // enough to wait by
+		read    []*mvccpb.KeyValue
+		reading line.Reading
 	}{
-		{"alone", read(), "", true},
-		{"behind what is no contender", read(config), "", true},
-		{"behind one", read(other), " behind 1 of 1", false},
-		{"behind one, and more", more(read(config, other)), " behind 1 of 29", false},
-		{"behind what is no contender, and more", more(read(config)), " behind some", false},
-		{"behind many", more(read(many...)), " behind 9 of 30", true},
-		{"nothing was read", nil, " behind some", false},
+		{"behind many", slices.Concat(many, []*mvccpb.KeyValue{own}), line.Brief},
+		{"behind a few", slices.Concat(many[:3], []*mvccpb.KeyValue{own}), line.Unread},
+		{"behind many, and its key was changed",
+			slices.Concat(many, []*mvccpb.KeyValue{changed}), line.Unread},
+		{"its key is gone", many, line.Unread},
 	} {
 		t.Run(row.promise, func(t *testing.T) {
-			k, e := enter(false, false)
-			is, ahead := e.Judged(ticket.Answer{
-				Succeeded: true, Read: []*pb.RangeResponse{row.read}, Revision: 20,
-			})
-			require.Equal(t, ticket.Queued, is)
-			require.Equal(t, ticket.InLine, k.State())
-			require.Equal(t, row.says, behind(ahead))
-			require.Equal(t, row.tells, ahead.Reading != line.Unread)
-			require.Zero(t, ahead.Holder().Rev)
+			look := k.Look(true)
+			require.True(t, clientv3.OpGet("", look.Range()...).IsKeysOnly())
+			ahead, seen := look.Judge(&pb.RangeResponse{Kvs: row.read, More: true, Count: 90})
+			require.Equal(t, row.reading, ahead.Reading)
+			require.Equal(t, row.reading != line.Unread, seen.Entry.Rev != 0)
+			require.False(t, clientv3.OpGet("", look.Range()...).IsKeysOnly(), "it would read on")
 		})
 	}
 }
 
-// A put in a crowd reads the key behind which the last one stood, if it is there, and how
-// many keys there are. Otherwise it goes through the line. In a line that has become short
-// it has to read on.
+// A put in a crowd that goes round reads the key behind which the last one stood, if it is there,
+// and how many keys there are. Otherwise it reads what any put does. In a line that has become
+// short it has to read on. A put that tries, or that reads the holder's value, reads what it reads
+// otherwise.
 func TestAPutInACrowdReadsTheLastKeyFirst(t *testing.T) {
 	last := line.Prefix(name) + oldID
+	more := read(kv(nextID, 12, 9))
+	more.More, more.Count = true, 90
 	for _, row := range []struct {
 		promise string
 		read    []*pb.RangeResponse
@@ -526,21 +546,24 @@ func TestAPutInACrowdReadsTheLastKeyFirst(t *testing.T) {
 	}{
 		{"it is there", []*pb.RangeResponse{read(kv(oldID, 12, 9)), {Count: 90}}, " behind 1 of 90", true},
 		{"it is no contender", []*pb.RangeResponse{read(kv(oldID, 12, 0)), {Count: 90}}, " behind some", false},
-		{"the line is short", []*pb.RangeResponse{read(kv(oldID, 12, 9)), {Count: 16}}, " behind some", false},
-		{"it is not there", []*pb.RangeResponse{read(kv(nextID, 12, 0))}, " behind 1 of 1", false},
+		{"the line is short", []*pb.RangeResponse{read(kv(oldID, 12, 9)), {Count: 8}}, " behind some", false},
+		{"it is not there", []*pb.RangeResponse{more}, " behind some", false},
+		{"it is not there, and the line is short", []*pb.RangeResponse{read(kv(nextID, 12, 9))},
+			" behind 1", true},
 		{"nobody is there", []*pb.RangeResponse{read()}, "", true},
 	} {
 		t.Run(row.promise, func(t *testing.T) {
 			k := unsent(ownID, &ticket.Slot{})
 			e := k.Enter(false, false)
-			e.Crowd(last)
+			e.Behind(last)
 			txn := e.Txn("")
 			require.Len(t, txn.Then, 2)
 			cmps, then, otherwise := txn.Then[0].Txn()
 			require.Equal(t, last, string(cmps[0].KeyBytes()))
 			require.Equal(t, last, string(then[0].KeyBytes()))
 			require.True(t, then[1].IsCountOnly())
-			require.True(t, otherwise[0].IsKeysOnly())
+			plain := k.Enter(false, false)
+			require.Equal(t, plain.Txn("").Then[:1], otherwise)
 			require.True(t, txn.Then[1].IsPut())
 
 			is, ahead := e.Judged(ticket.Answer{Succeeded: true, Read: row.read, Revision: 20})
@@ -548,6 +571,12 @@ func TestAPutInACrowdReadsTheLastKeyFirst(t *testing.T) {
 			require.Equal(t, row.says, behind(ahead))
 			require.Equal(t, row.tells, ahead.Reading != line.Unread)
 		})
+	}
+	for _, try := range []bool{false, true} {
+		k := unsent(ownID, &ticket.Slot{})
+		plain, e := k.Enter(try, !try), k.Enter(try, !try)
+		e.Behind(last)
+		require.Equal(t, plain.Txn(""), e.Txn(""))
 	}
 }
 

@@ -448,8 +448,7 @@ func (t *Ticket) must(transition string, from ...State) {
 // ---- reads
 
 // Few is the number of predecessors up to which a ticket knows all of them. Behind more it reads
-// only the nearest, so that the cost of a wait does not grow with the line. etcd sorts the
-// whole line for it all the same.
+// only the nearest. etcd goes through the whole line for these, and sorts it.
 const Few = 8
 
 // nearest is how many keys a ticket reads, except in tests. One more than Few shows that there
@@ -469,23 +468,26 @@ func (t *Ticket) few() int64 {
 var (
 	newestFirst = clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend)
 	oldestFirst = clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
+	inNoOrder   = clientv3.WithSort(clientv3.SortByKey, clientv3.SortNone) // etcd sorts nothing
 )
 
-// newest reads the n newest keys of the line, in the form that line.Before expects. A
-// reader's ticket has several ranges. There may be any number of other readers. It reads a few
-// keys of their range, in case one is exclusive.
-func (t *Ticket) newest(n int64, opts ...clientv3.OpOption) []clientv3.Op {
+// some reads n keys of the line in an order, in the form that line.Before expects. A reader's
+// ticket has several ranges. There may be any number of other readers. It reads the newest few keys
+// of their range, in case one is exclusive.
+func (t *Ticket) some(
+	order clientv3.OpOption, n int64, opts ...clientv3.OpOption,
+) []clientv3.Op {
 	const more = 2 // room for what a put adds
 	if t.Kind != line.Read {
-		return append(make([]clientv3.Op, 0, 1+more), t.whole(newestFirst, n, opts...))
+		return append(make([]clientv3.Op, 0, 1+more), t.whole(order, n, opts...))
 	}
 	ops := make([]clientv3.Op, 0, 3+more)
 	for i, r := range line.Ranges(t.Name) {
-		most := n
+		most, order := n, order
 		if i == line.OfReads {
-			most = min(n, nearest)
+			most, order = min(n, nearest), newestFirst
 		}
-		ops = append(ops, within(r, append(slices.Clip(opts), newestFirst, clientv3.WithLimit(most))))
+		ops = append(ops, within(r, append(slices.Clip(opts), order, clientv3.WithLimit(most))))
 	}
 	return ops
 }
@@ -516,27 +518,46 @@ func (t *Ticket) byChance() clientv3.Op {
 	return within(line.Ranges(t.Name)[line.OfReads], opts)
 }
 
-// readAhead is what a transaction reads before it puts t's key: the n nearest keys at that
-// time. The key that t puts after that is behind all of them. If the caller asks for the owner,
-// it also reads the oldest key, which is one of the nearest only in a short line.
-func (t *Ticket) readAhead(n int64, owner bool) []clientv3.Op {
-	ops := t.newest(n)
+// readAhead is what a transaction reads before it puts t's key: n keys, and how many there are.
+// The key that t puts after that is behind all of them. In a short line they are all. In a longer
+// one t looks for its nearest predecessor afterwards. If the key last is there, it reads only that
+// one, and how many there are; "" for none. If the caller asks for the owner, it reads the nearest
+// keys and the oldest one, for which etcd has to sort the line.
+//
+// Do not have etcd sort the line for each put. It carries out nothing else meanwhile, so a crowd of
+// thousands would wait for all of its readings, one after the other, until its leases run out.
+// (TestAPutHasEtcdSortNoLine.)
+func (t *Ticket) readAhead(n int64, last string, owner bool) []clientv3.Op {
 	if owner {
-		ops = append(ops, t.whole(oldestFirst, 1))
+		return append(t.some(newestFirst, n), t.whole(oldestFirst, 1))
+	}
+	ops := t.some(inNoOrder, n)
+	if last != "" {
+		there := clientv3.Compare(clientv3.CreateRevision(last), ">", 0)
+		ops[0] = clientv3.OpTxn([]clientv3.Cmp{there},
+			[]clientv3.Op{clientv3.OpGet(last), CountBelow(t.Name)}, []clientv3.Op{ops[0]})
 	}
 	return ops
 }
 
-// aheadOf returns t's predecessors, by what readAhead has read.
-func (t *Ticket) aheadOf(a Answer, owner bool) line.Ahead {
-	newest := a.Read
+// aheadOf returns t's predecessors, by what readAhead has read. It leaves a line that has become
+// short to a look, since its contenders are few.
+func (t *Ticket) aheadOf(a Answer, last string, owner bool) line.Ahead {
+	if count := a.read(1); last != "" && count != nil {
+		behind := line.Behind(t.Name, a.read(0), count.Count)
+		if count.Count <= Few || behind.Reading == line.Unread {
+			return line.Ahead{}
+		}
+		return behind
+	}
+	newest, enough := a.Read, line.AllOrNone
 	if owner && len(newest) > 0 {
-		newest = newest[:len(newest)-1]
+		newest, enough = newest[:len(newest)-1], int(nearest)
 	}
 	if len(newest) == 0 {
 		return line.Ahead{}
 	}
-	ahead := line.Before(t.Name, line.Entry{Key: t.Key}, int(nearest), newest...)
+	ahead := line.Before(t.Name, line.Entry{Key: t.Key}, enough, newest...)
 	if owner && !ahead.Clear() {
 		return ahead.HeldBy(t.Name, a.Read[len(newest)])
 	}

@@ -34,7 +34,7 @@ const (
 type setting struct {
 	claims  []goroutine
 	strays  int  // keys below the prefix that are no contenders
-	crowd   bool // each ticket expects a long line
+	crowd   bool // each look reads only keys first
 	handoff int  // WithHandoff
 	linger  bool // WithLinger
 	least   bool // WithMinHold
@@ -220,9 +220,6 @@ func (w *world) comes(claim, put int) {
 	c.ticket = w.take(claim)
 	e := w.entries[c.ticket]
 	e.entering = e.ticket.Enter(w.setting.claims[claim].try, false)
-	if w.setting.crowd {
-		e.entering.Crowd("")
-	}
 	w.send(c.ticket)
 }
 
@@ -964,7 +961,7 @@ func (w *world) look(claim int, at int64, gone bool) {
 	e := w.entries[w.claims[claim].ticket]
 	epoch := w.sessionOf(e).epoch
 	w.hear(w.home(claim))
-	for look := e.ticket.Look(gone); ; {
+	for look := e.ticket.Look(gone || w.setting.crowd); ; {
 		ahead, own := look.Judge(w.etcd.look(&look, e.ticket.Kind, at)...)
 		if e.ticket.Observe(own).IsLoss() {
 			return

@@ -400,6 +400,7 @@ type limiter struct {
 	answers int              // how many there were
 	turn    time.Duration    // how long the last attempt waited for its turn
 	heard   time.Time        // when etcd last answered anything
+	served  time.Time        // when it last answered an attempt
 	spent   float64          // repeats that were sent, less what answers have paid back
 	counted time.Time        // when spent was last brought up to date
 }
@@ -449,7 +450,7 @@ func (m *limiter) answered(w *window, sent, now time.Time) {
 	m.latest[m.answers%len(m.latest)] = took
 	m.answers++
 	m.spent = max(m.spent-0.1, 0)
-	m.heard = now
+	m.heard, m.served = now, now
 	switch {
 	case took > slow:
 		w = cmp.Or(w, &m.others)

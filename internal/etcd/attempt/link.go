@@ -233,6 +233,20 @@ type silence struct {
 	pings  bool      // a report has named the pings
 }
 
+// silentSinceLocked is since when c has had no answer. If etcd has not said why, answers to the
+// attempts of the client's other Sessions count, too.
+//
+// Do not go by c's own attempts alone. In a crowd of Sessions they wait their turn for seconds, and
+// an etcd that is busy is not silent. (TestAnEtcdThatAnswersOthersIsNotSilent.)
+func (c *Caller) silentSinceLocked() time.Time {
+	q, served := &c.silence, c.link.limiter.served
+	busy, _ := q.reason.(*busyError)
+	if untold := q.reason == nil || busy != nil && busy.last == nil; untold && served.After(q.since) {
+		return served
+	}
+	return q.since
+}
+
 // silentLocked reports whether the silence is up to date: an attempt is under way, or there was one
 // just now that had no answer.
 func (c *Caller) silentLocked(now time.Time) bool {
@@ -247,13 +261,13 @@ func (c *Caller) tick() {
 	now, q, asking := time.Now(), &c.silence, c.asking > 0
 	c.ticking = c.silentLocked(now)
 	if c.ticking { // otherwise the next attempt begins it again
-		due := q.since.Add(c.Timeout)
-		if !q.told.IsZero() {
-			due = q.told.Add(tellEvery)
+		since := c.silentSinceLocked()
+		due := since.Add(c.Timeout)
+		if again := q.told.Add(tellEvery); !q.told.IsZero() && again.After(due) {
+			due = again
 		}
 		if !now.Before(due) && c.Waits.Load() > 0 && c.ctx.Err() == nil {
 			q.told, due = now, now.Add(tellEvery)
-			since := q.since
 			c.spawn(func() {
 				if reason := c.Unavailable(); reason != nil { // otherwise it has answered just now
 					silent := time.Since(since)
@@ -294,8 +308,11 @@ func (c *Caller) Unavailable() error {
 	l := c.link
 	l.mu.Lock()
 	now := time.Now()
-	silent, reason := c.silentLocked(now), c.silence.reason
-	late := now.Sub(c.silence.since) >= 250*time.Millisecond
+	silent, reason, since := c.silentLocked(now), c.silence.reason, c.silentSinceLocked()
+	if since.After(c.silence.last) {
+		reason = nil
+	}
+	late := now.Sub(since) >= 250*time.Millisecond
 	l.mu.Unlock()
 	switch {
 	case !silent:

@@ -170,6 +170,48 @@ func TestWhatIsHeardOutDoesNotCountAsSlow(t *testing.T) {
 	}
 }
 
+// A Session whose attempt waits its turn is not told that etcd is silent as long as etcd answers
+// the client's other Sessions; once that has ended, it is. If etcd has said why it cannot serve,
+// that is told in any case.
+func TestAnEtcdThatAnswersOthersIsNotSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(context.Background())
+		client, told := &clientv3.Client{}, 0
+		of := func(tell func(error, time.Duration)) *Caller {
+			c := NewCaller(ctx, client, 6*time.Second, func(f func()) { go f() }, tell)
+			c.Waits.Add(1)
+			return c
+		}
+		c, other := of(func(error, time.Duration) { told++ }), of(func(error, time.Duration) {})
+		serve := func(seconds int) {
+			for range seconds * 10 {
+				a, err := begins(ctx, other, Urgent)
+				require.NoError(t, err)
+				time.Sleep(100 * time.Millisecond)
+				a.done(nil)
+			}
+		}
+		c.link.limiter.others.size = 0
+		go func() { _, _ = begins(ctx, c, Ordinary) }()
+		serve(30)
+		require.Zero(t, told)
+		require.NoError(t, c.Unavailable())
+		time.Sleep(3 * time.Second)
+		require.Equal(t, 1, told)
+		require.Equal(t, ErrNoAnswer, c.Unavailable())
+
+		serve(1)
+		require.NoError(t, c.Unavailable())
+		a, err := begins(ctx, c, Urgent)
+		require.NoError(t, err)
+		a.done(a.fails(ctx, ErrUnreachable))
+		serve(20)
+		require.Equal(t, 3, told)
+		require.Equal(t, ErrUnreachable, c.Unavailable())
+		stop()
+	})
+}
+
 // An attempt that gives up just as its turn comes hands the turn on.
 func TestATurnThatNobodyTakesIsHandedOn(t *testing.T) {
 	for range 200 {

@@ -81,8 +81,8 @@ func since(etcd *fake.Server, before map[string]int) map[string]int {
 	return n
 }
 
-// Rule 24: a waiter that waits for long in a long line sends four requests: its put, a
-// watch, a look when its turn comes, and the release. If waits are short it also looks once
+// Rule 24: a waiter that waits for long in a long line sends five requests: its put, a look, a
+// watch, another look when its turn comes, and the release. If waits are short it also checks once
 // the watch is there.
 func TestWhoReturnsToALongLineAsksForLittle(t *testing.T) {
 	for _, row := range []struct {
@@ -94,14 +94,15 @@ func TestWhoReturnsToALongLineAsksForLittle(t *testing.T) {
 				keys, mu := returns(t, etcd, row.waited)
 				before := asked(etcd)
 				in := lockAgain(mu)
-				require.Equal(t, map[string]int{fake.Txn: row.txns, fake.Watch: 1}, since(etcd, before))
+				require.Equal(t, map[string]int{fake.Txn: row.txns, fake.Watch: 1, fake.Range: 1},
+					since(etcd, before))
 				time.Sleep(3 * time.Second)
 				for _, key := range keys {
 					require.Empty(t, in)
 					etcd.DeleteKey(key)
 				}
 				getsInAfter(t, mu, in, 0)
-				require.Equal(t, map[string]int{fake.Txn: row.txns + 1, fake.Watch: 1, fake.Range: 1},
+				require.Equal(t, map[string]int{fake.Txn: row.txns + 1, fake.Watch: 1, fake.Range: 2},
 					since(etcd, before))
 			})
 		})
@@ -146,7 +147,7 @@ func TestACheckKeepsNobodyFromHearingTheEvent(t *testing.T) {
 
 // Rule 20: what happens before the watch is there is not missed, though the waiter does not
 // look then.
-func TestAWatchFromThePutMissesNothing(t *testing.T) {
+func TestAWatchFromTheReadingMissesNothing(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		keys, mu := returns(t, etcd, time.Second)
 		in := lockAgainWatchingLate(etcd, mu)
@@ -382,6 +383,36 @@ func (r *round) requests() (n int) {
 		}
 	}
 	return n
+}
+
+// Rule 25: a new Session in a line of thousands puts its key, reads the nearest keys without their
+// values, and watches the nearest one from that reading on. It reads nothing else, and checks once
+// without asking who holds. It gets in when its turn comes, whatever goes meanwhile.
+func TestANewPlaceInAVastLineAsksForLittle(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const vast = 600
+		keys, mu, in := tests.WaitsBehind(t, etcd, vast)
+		time.Sleep(time.Second)
+		require.Equal(t, map[string]int{
+			fake.Grant: 1, fake.Txn: 1, fake.Range: 1, fake.Watch: 1,
+		}, asked(etcd))
+		etcd.DeleteKey(keys[10])
+		time.Sleep(8 * time.Second)
+		require.Equal(t, 2, asked(etcd)[fake.Txn], "the put, and the first check")
+		for _, c := range etcd.Calls("") {
+			if c.Process == "a" && c.Method == fake.Txn && len(c.Puts) == 0 {
+				require.NotContains(t, c.Gets, "n/", "it goes through the line")
+			}
+		}
+		for i, key := range keys {
+			require.Empty(t, in)
+			if i != 10 {
+				etcd.DeleteKey(key)
+			}
+		}
+		require.NoError(t, tests.SoonOr(t, in, "it does not get in"))
+		require.NoError(t, mu.Unlock(context.Background()))
+	})
 }
 
 // Rule 24: if all go round and round, each stands behind the same key again, and still
