@@ -1338,21 +1338,27 @@ var mutants = []mutant{
 		why:     "A key read alone shows no lease, and a key without a lease is no contender. But these keys may have one (rule 14).",
 		change:  in("line.NoneBut").replace("MayStandIn", "StandsIn"),
 		killers: []killer{core("line", "TestThatKeysAloneAreNoContenders")},
+
+		unexplored: "A view and WatchHolder read so. The exploration has neither.",
 	},
 	{
 		name:   "keys in no order are taken for the nearest",
 		why:    "A permit may wait by any keys before it whose weights are too much. But a put reads any few of a long line, and each other waiter the same ones: as one of them goes, all look (rule 25).",
-		change: in("line.Before").replace("_ != AllOrNone", "_ != 0"),
+		change: in("line.Before").replace("enough != AllOrNone", "enough != 0"),
 		killers: []killer{
 			core("line", "TestWhatIsReadInNoOrderIsTheWholeLineOrNothing"),
 			core("ticket", "TestAPutHasEtcdSortNoLine"),
 		},
+
+		unexplored: "It lets in no other, and costs more.",
 	},
 	{
 		name:    "a put has etcd sort the line",
 		why:     "The nearest keys are all that a place needs, and it has them at once. But etcd goes through the whole line for each put, and carries out nothing else meanwhile: thousands that come at once lose their leases (rules 24 and 25).",
 		change:  in("ticket.Ticket.readAhead").replace("inNoOrder", "newestFirst"),
 		killers: []killer{core("ticket", "TestAPutHasEtcdSortNoLine")},
+
+		unexplored: "It is only slow.",
 	},
 	{
 		name:    "an etcd that is busy with others is silent",
