@@ -234,7 +234,7 @@ func (e *LockedError) taken() string {
 func lockedOf(b *hold.Busy) *LockedError {
 	return &LockedError{
 		Name: b.Name, Holder: contenderOf(b.Holder()), Ahead: b.Ahead,
-		here: b.Here, lost: b.Lost, delay: b.Lasts, doubt: !b.Proven,
+		here: b.Here, lost: b.Lost, delay: b.Lasts, doubt: b.Lasts > 0 && !b.Proven,
 	}
 }
 

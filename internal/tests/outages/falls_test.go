@@ -533,24 +533,21 @@ var fallsIn = map[string]func(w *world){
 	},
 	"what asks a holder": func(w *world) {
 		require.NoError(w, w.locks(context.Background())) // it has a lease
-		for kind, passes := range map[string]int{get: 0, puts: 1} {
-			h, err := w.other("b"+kind).Lock(
-				context.Background(), "n", etcdlock.WithRecall(time.Hour))
-			require.NoError(w, err)
-			_, all := w.crowded(exclusive) // so that no view reads
-			w.falls(kind, passes, 1)
-			call := w.calls(func(ctx context.Context) error {
-				return w.s.Do(ctx, "n", nothing, etcdlock.WithAsk(etcdlock.RecallRequest{}))
-			})
-			select {
-			case <-h.Context(context.Background()).Done():
-			case <-time.After(5 * time.Second):
-				require.Fail(w, "the holder was not asked")
-			}
-			require.NoError(w, h.Unlock(context.Background()))
-			w.mustReturn(call, 5*time.Second)
-			all()
+		h, err := w.other("b").Lock(context.Background(), "n", etcdlock.WithRecall(time.Hour))
+		require.NoError(w, err)
+		_, all := w.crowded(exclusive) // so that no view reads
+		w.falls(puts, 1, 1)
+		call := w.calls(func(ctx context.Context) error {
+			return w.s.Do(ctx, "n", nothing, etcdlock.WithAsk(etcdlock.RecallRequest{}))
+		})
+		select {
+		case <-h.Context(context.Background()).Done():
+		case <-time.After(5 * time.Second):
+			require.Fail(w, "the holder was not asked")
 		}
+		require.NoError(w, h.Unlock(context.Background()))
+		w.mustReturn(call, 5*time.Second)
+		all()
 	},
 	"the lease of a key that stays": func(w *world) {
 		w.falls(grants, 1, 1)
