@@ -33,11 +33,11 @@ type world struct {
 }
 
 var calls = []call{
-	{"Lock of a free name", size{26, 122, 655}, size{26, 120, 600}, lock},
-	{"Unlock, no waiter", size{25, 98, 537}, size{20, 85, 430}, unlock},
-	{"Unlock with a waiter, and its Lock returns", size{34, 157, 839}, size{32, 130, 680}, handOver},
-	{"TryLock, refused", size{30, 160, 798}, size{26, 120, 600}, refused},
-	{"Session.Do of a free name", size{34, 188, 1041}, size{36, 170, 850}, do},
+	{"Lock of a free name", size{26, 127, 674}, size{26, 120, 600}, lock},
+	{"Unlock, no waiter", size{24, 99, 532}, size{20, 85, 430}, unlock},
+	{"Unlock with a waiter, and its Lock returns", size{33, 159, 838}, size{32, 130, 680}, handOver},
+	{"TryLock, refused", size{29, 164, 814}, size{26, 120, 600}, refused},
+	{"Session.Do of a free name", size{33, 192, 1049}, size{36, 170, 850}, do},
 }
 
 // lock is the Lock of a free name.
