@@ -1251,7 +1251,8 @@ var mutants = []mutant{
 	{
 		name: "a key that is put alone is held in spite of the lock delay",
 		why:  "A wait ends with the delay. But a put that finds nobody ahead needs no wait: what begins a hold asks, whichever way it came (rule 26).",
-		change: in("place.checkCanBeginLocked").replace("_.hold == nil && _.local.DelayLocked(_, _).Lasts > 0",
+		change: in("place.checkCanBeginLocked").replace(
+			"_.hold == nil && _.local.DelayLocked(_, _).Lasts > 0",
 			"false"),
 		killers: []killer{
 			inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd"),
