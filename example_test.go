@@ -1,9 +1,11 @@
 package etcdlock_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"log/slog"
 	"os"
@@ -493,7 +495,9 @@ func ExampleWithLogger() {
 		}
 		return a
 	}}
-	logger := slog.New(slog.NewTextHandler(os.Stdout, plain))
+	lines, to := io.Pipe()
+	defer to.Close()
+	logger := slog.New(slog.NewTextHandler(to, plain))
 	mu, err := etcdlock.NewMutex(client, "imports", etcdlock.WithLogger(logger))
 	if err != nil {
 		log.Fatal(err)
@@ -501,11 +505,14 @@ func ExampleWithLogger() {
 	if err := mu.Lock(ctx); err != nil {
 		log.Fatal(err)
 	}
-	hold := mu.Context(ctx)
 	if _, err := client.Delete(ctx, mu.Key()); err != nil {
 		log.Fatal(err)
 	}
-	<-hold.Done()
+	line, err := bufio.NewReader(lines).ReadString('\n')
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Print(line)
 	if err := mu.Close(ctx); err != nil {
 		log.Fatal(err)
 	}

@@ -176,13 +176,13 @@ func TestWhatIsHeardOutDoesNotCountAsSlow(t *testing.T) {
 func TestAnEtcdThatAnswersOthersIsNotSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
-		client, told := &clientv3.Client{}, 0
+		client, told := &clientv3.Client{}, new(atomic.Int64)
 		of := func(tell func(error, time.Duration)) *Caller {
 			c := NewCaller(ctx, client, 6*time.Second, func(f func()) { go f() }, tell)
 			c.Waits.Add(1)
 			return c
 		}
-		c, other := of(func(error, time.Duration) { told++ }), of(func(error, time.Duration) {})
+		c, other := of(func(error, time.Duration) { told.Add(1) }), of(func(error, time.Duration) {})
 		serve := func(seconds int) {
 			for range seconds * 10 {
 				a, err := begins(ctx, other, Urgent)
@@ -194,10 +194,12 @@ func TestAnEtcdThatAnswersOthersIsNotSilent(t *testing.T) {
 		c.link.limiter.others.size = 0
 		go func() { _, _ = begins(ctx, c, Ordinary) }()
 		serve(30)
-		require.Zero(t, told)
+		synctest.Wait()
+		require.Zero(t, told.Load())
 		require.NoError(t, c.Unavailable())
 		time.Sleep(3 * time.Second)
-		require.Equal(t, 1, told)
+		synctest.Wait()
+		require.EqualValues(t, 1, told.Load())
 		require.Equal(t, ErrNoAnswer, c.Unavailable())
 
 		serve(1)
@@ -206,7 +208,8 @@ func TestAnEtcdThatAnswersOthersIsNotSilent(t *testing.T) {
 		require.NoError(t, err)
 		a.done(a.fails(ctx, ErrUnreachable))
 		serve(20)
-		require.Equal(t, 3, told)
+		synctest.Wait()
+		require.EqualValues(t, 3, told.Load())
 		require.Equal(t, ErrUnreachable, c.Unavailable())
 		stop()
 	})
