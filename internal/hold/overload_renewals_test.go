@@ -166,7 +166,7 @@ func TestNoSessionOfAClientLosesItsHoldWhileTwoOfThreeFail(t *testing.T) {
 		for _, several := range []bool{false, true} {
 			inFleet(t, several, groups, func(t *testing.T, a *fleet) {
 				a.etcd.Intercept(fails(1, 2./3, transients))
-				time.Sleep(time.Duration(race.Fewer(10, 3)) * time.Minute)
+				time.Sleep(time.Duration(race.Fewer(10, 1)) * time.Minute)
 				require.Zero(t, a.lost(), "%v, several endpoints: %t", groups, several)
 			})
 		}

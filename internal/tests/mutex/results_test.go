@@ -363,6 +363,7 @@ func TestATryThatIsRefusedRemovesOnlyAKeyThatMayCome(t *testing.T) {
 				require.ErrorIs(t, <-refused, etcdlock.ErrLocked)
 				require.NoError(t, rival.Unlock(t.Context()))
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				require.Equal(t, row.removes, removes)
 				require.Empty(t, etcd.Keys("n/"))
 				require.NoError(t, mu.TryLock(t.Context()), "the turn was not passed on")
