@@ -58,8 +58,9 @@ const (
 // wait for a whole trip, so that transactions of one part and of seven take turns.
 // TestCallersThatComeBackGoTogether.)
 //
-// Invariant: while the combiner gathers, a goroutine looks who has come, or late is due. So no part
-// waits long for a caller that does not come back. (TestACombinerThatGathersWaitsForNobodyForLong.)
+// Invariant: while the combiner gathers, a goroutine looks which callers have come, or late is due.
+// So no part waits long for a caller that does not come back.
+// (TestACombinerThatGathersWaitsForNobodyForLong.)
 // (Do not have a goroutine wait for them, which would be left when a synctest bubble ends.)
 //
 // Invariant: the parts are of different locks, or put no key. They get one revision, and revisions
@@ -436,7 +437,7 @@ func (b *combiner) sentAlone(p *part, err error) {
 //
 // Invariant: what waits, waits for no more callers than have come back after the last few answers,
 // and for at most half of what the last answer took. So a caller with nothing to do but the next
-// request meets the others, and one that works while it holds keeps nobody waiting.
+// request meets the others, and one that works while it holds delays no other.
 // (TestAPaceExpectsTheCallersThatComeBack.)
 type pace struct {
 	few      int           // how many transactions may be under way before others wait

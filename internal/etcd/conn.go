@@ -435,7 +435,8 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 // refused one, ctx ends, the client is closed, or needless is closed, and tells failed of errors.
 //
 // All removals of a client have one pace and one window, that of their Policy, and go together as
-// combine.go has it. So what they send does not grow with the number of keys.
+// combine.go has it. So what they send does not grow with the number of keys while all fail at
+// once. (Any answer ends the pause: a removal that alone fails is sent again at once.)
 // (Do not pause here. Ten thousand calls that pause are a storm.
 // TestACrowdOfWaitsThatGiveUpIsNoStorm.)
 func (c *Conn) Remove(
