@@ -155,7 +155,8 @@ func (b *combiner) ask(ctx context.Context, c *Conn, r Request) (Reading, error)
 	p, counts := b.join(ctx, c, r)
 	if p == nil {
 		if counts {
-			defer b.landed(1, time.Now())
+			defer b.landed()
+			defer b.lands(1, time.Now())
 		}
 		return c.Ask(ctx, r)
 	}
@@ -235,14 +236,23 @@ func (b *combiner) leave(p *part) {
 	}
 }
 
-// next counts a transaction of n parts, sent at sent, as answered. It returns what waits, if that
-// is to be sent now, and whether the caller has to call gather.
-func (b *combiner) next(n int, sent time.Time) (of *combined, gathers bool) {
+// lands notes that a transaction of n parts, sent at sent, is answered.
+//
+// (Do not do so once its callers know the answer. Those that come back at once would count as late,
+// and the next transactions would not wait for them. TestCallersThatComeBackGoTogether.)
+func (b *combiner) lands(n int, sent time.Time) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.pace.lands(n, now.Sub(sent), now)
+}
+
+// next counts a transaction as over. It returns what waits, if that is to be sent now, and whether
+// the caller has to call gather.
+func (b *combiner) next() (of *combined, gathers bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.under--
-	back := b.pace.lands(n, now.Sub(sent), now)
 	if b.gathers > 0 || b.under >= b.pace.few {
 		return nil, false
 	}
@@ -250,7 +260,7 @@ func (b *combiner) next(n int, sent time.Time) (of *combined, gathers bool) {
 	if b.waiting != nil {
 		waiting = len(b.waiting.parts)
 	}
-	all := min(waiting+back, b.most)
+	all := min(waiting+b.pace.due(), b.most)
 	switch {
 	case all > max(waiting, 1):
 		b.gathers = all
@@ -262,8 +272,8 @@ func (b *combiner) next(n int, sent time.Time) (of *combined, gathers bool) {
 }
 
 // landed is next, and what follows it in another goroutine.
-func (b *combiner) landed(n int, sent time.Time) {
-	if of, gathers := b.next(n, sent); of != nil {
+func (b *combiner) landed() {
+	if of, gathers := b.next(); of != nil {
 		go b.carry(of)
 	} else if gathers {
 		b.gather(0)
@@ -332,12 +342,15 @@ func (b *combiner) carry(of *combined) {
 		if of == nil {
 			return
 		}
-		b.landed(0, time.Now()) // the user's code has ended this goroutine
+		b.landed() // the user's code has ended this goroutine
 	}()
 	for gathers := false; of != nil; {
 		sent := time.Now()
-		guard.Catch(func() { b.carryOne(of) }, of.over)
-		if of, gathers = b.next(len(of.parts), sent); gathers {
+		guard.Catch(func() { b.carryOne(of) }, func(fall *guard.Fall) {
+			b.lands(len(of.parts), sent)
+			of.over(fall)
+		})
+		if of, gathers = b.next(); gathers {
 			of = b.gather(mostYields)
 		}
 	}
@@ -444,17 +457,14 @@ type pace struct {
 	patience time.Duration // for how long the callers that it answered are expected
 	until    time.Time     // the end of that time
 	out      int           // how many callers it answered
+	expected int           // how many of them come back at once, by those before
 	back     int           // how many have come since
 
 	answered, came float64 // the sums of out and back, in which an answer counts half of the next one
 }
 
-// lands notes that at now n callers were answered, by a request that took took. n is 0 if the
-// request has fallen. It returns how many of the callers come back at once, by those before.
-func (p *pace) lands(n int, took time.Duration, now time.Time) int {
-	if n == 0 {
-		return 0
-	}
+// lands notes that at now n callers are answered, by a request that took took.
+func (p *pace) lands(n int, took time.Duration, now time.Time) {
 	p.answered, p.came = p.answered/2+float64(p.out), p.came/2+float64(p.back)
 	p.out, p.back = n, 0
 	p.few = 1
@@ -463,7 +473,12 @@ func (p *pace) lands(n int, took time.Duration, now time.Time) int {
 	}
 	p.patience = min(took/2, mostPatience)
 	p.until = now.Add(p.patience)
-	return int(float64(n)*p.came/max(p.answered, 1) + 0.5)
+	p.expected = int(float64(n)*p.came/max(p.answered, 1) + 0.5)
+}
+
+// due is how many more callers come back at once.
+func (p *pace) due() int {
+	return max(p.expected-p.back, 0)
 }
 
 // comes notes that a caller has come at now.

@@ -32,14 +32,16 @@ func TestAPaceExpectsTheCallersThatComeBack(t *testing.T) {
 					p.comes(now.Add(took/2 - 1))
 				}
 				p.comes(now.Add(took / 2)) // too late to be waited for
-				p.lands(0, 0, now)         // a request that has fallen says nothing
 				now = now.Add(time.Second)
 			}
 			last := 1
 			if n := len(tt.answers); n > 0 {
 				last = tt.answers[n-1][0]
 			}
-			require.Equal(t, tt.expects, p.lands(last, took, now))
+			p.lands(last, took, now)
+			require.Equal(t, tt.expects, p.due())
+			p.comes(now)
+			require.Equal(t, max(tt.expects-1, 0), p.due(), "one has come already")
 		})
 	}
 }
