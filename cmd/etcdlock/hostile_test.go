@@ -174,7 +174,7 @@ func TestLongValuesTakeNoMemory(t *testing.T) {
 				require.NoError(t, err)
 			}
 			for _, args := range [][]string{{"who"}, {"who", "-o", "json"}, {"doctor"}} {
-				run := starts(t, append(args, "--endpoints", e.addr))
+				run := starts(t, append(args, "--endpoints", e.addr, "--command-timeout", "2m"))
 				used := 0
 				for running := true; running; time.Sleep(time.Millisecond) {
 					select {
@@ -212,7 +212,8 @@ func (p *program) used() int {
 
 // uiHears opens a page that hears all locks, and says what ui has used.
 func uiHears(t *testing.T, e *etcd, locks int) (used int) {
-	run := starts(t, []string{"ui", "--endpoints", e.addr, "--listen", "127.0.0.1:0"})
+	run := starts(t, []string{"ui", "--endpoints", e.addr, "--command-timeout", "2m",
+		"--listen", "127.0.0.1:0"})
 	eventually(t, func() bool { return strings.Contains(run.stdout.String(), "\n") }, "no address")
 	heard := make(map[string]bool)
 	resp, err := http.Get(strings.TrimSpace(run.stdout.String()) + "events")
@@ -236,7 +237,8 @@ func uiHears(t *testing.T, e *etcd, locks int) (used int) {
 func topShows(t *testing.T, e *etcd, locks int) (used int) {
 	terminal := newPty(t)
 	terminal.resize(t, 24, 80)
-	run := starts(t, []string{"top", "--endpoints", e.addr}, terminal.on(t), env("TERM=xterm"))
+	run := starts(t, []string{"top", "--endpoints", e.addr, "--command-timeout", "2m"},
+		terminal.on(t), env("TERM=xterm"))
 	eventually(t, func() bool {
 		return strings.Contains(screenOf(t, terminal.shows.String(), 24, 80), fmt.Sprint(locks, " locks"))
 	}, "top does not show all locks")
