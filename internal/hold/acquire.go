@@ -233,6 +233,7 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 	if c.Try {
 		for _, o := range c.all {
 			o.local = lineAtLocked(s, o.m.name)
+			o.local.checkOwnerLocked()
 			if locked := o.busyAtHomeLocked(); locked != nil {
 				return errs.Locked(locked)
 			}
@@ -269,8 +270,8 @@ func (c *claim) busyAtHomeLocked() *Busy {
 	return nil
 }
 
-// holdAtOnce is the hold of c if it gets one without a wait for anything, etcd included, and
-// otherwise nil.
+// holdAtOnce gives c a hold, and returns it, if it gets one without a wait for anything, etcd
+// included. Otherwise it returns nil.
 func (c *claim) holdAtOnce() *Hold {
 	s := c.m.s
 	clientClosed := s.etcd.Closed()

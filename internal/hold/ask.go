@@ -98,7 +98,7 @@ func (a *asking) tellLocked() {
 func (a *asking) run() {
 	defer a.stop()
 	for a.ctx.Err() == nil {
-		q := a.next()
+		q := a.recallOurs()
 		if q.follows {
 			if err := a.follow(q); err != nil {
 				q.failed(err)
@@ -121,17 +121,29 @@ type quest struct {
 	follows bool
 	m       *Lock      // of the wait with the shortest grace
 	own     line.Entry // the key of the Session that waits there; no revision if its permits hold
+	ours    *place     // the key of the Session that is in their way instead, nil if none is
 }
 
-// next recalls a hold of the Session, if that is in the way of the waits, and returns whom they ask
-// in etcd's line.
+// recallOurs recalls the holds of the Session that are in the way of the waits, and returns whom
+// they ask in etcd's line.
+func (a *asking) recallOurs() quest {
+	a.n.s.mu.Lock()
+	defer a.n.s.mu.Unlock()
+	q := a.nextLocked()
+	if q.ours != nil {
+		q.ours.RecallLocked(*q.m.cfg.Ask) // with all holds that share the key
+	}
+	return q
+}
+
+// next is whom the waits ask now.
 func (a *asking) next() quest {
 	a.n.s.mu.Lock()
 	defer a.n.s.mu.Unlock()
 	return a.nextLocked()
 }
 
-// nextLocked is next.
+// nextLocked is whom the waits ask now.
 //
 // (Do not ask while the first waiter of the local line may get in beside its owner, or etcd has to
 // tell first: it would have the hold ended that it is about to share. TestAReadThatJoinsAsksNobody.
@@ -151,7 +163,7 @@ func (a *asking) nextLocked() (q quest) {
 	case owner.Kind == line.Permit: // and others beside it, each with a key
 		q.follows = true
 	case p.Ticket.State() == ticket.Held:
-		p.RecallLocked(*q.m.cfg.Ask) // with all holds that share the key
+		q.ours = p
 	}
 	return q
 }

@@ -147,6 +147,7 @@ func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 		}
 		n.queue.Enter(&c.waiter)
 	case waits:
+		n.checkOwnerLocked()
 		busy := n.busyLocked(nil, c.Kind)
 		if busy.Lost != 0 {
 			n.firstLocked().hold.warnLocked()
@@ -208,6 +209,7 @@ func (c *claim) leaveLocked() (h *Hold, locked *Busy) {
 	n, p := c.local, c.place
 	c.endsWaitLocked()
 	if c.waiter.Standing() == turn.Waiting {
+		n.checkOwnerLocked()
 		locked = n.busyLocked(&c.waiter, c.Kind)
 	}
 	switch n.queue.Leave(&c.waiter) {
@@ -381,6 +383,7 @@ func (w *lasting) tell(s *Session) {
 //
 // (Do not parse the holder here, with the mutex held.)
 func tellLocked(c *claim) {
+	c.local.checkOwnerLocked()
 	m, waited, behind := c.m, time.Since(c.started), c.behindLocked()
 	if c.Try || behind.Ahead == 0 && c.together {
 		return

@@ -187,9 +187,12 @@ func (all settlesAll) SettleLocked() {
 		}
 		c, p := first.Value, n.queue.Owner().place
 		held := p != nil && p.Ticket.State() == ticket.Held
-		n.WatchedLocked() // a view from before a set-back ends, and marks the line
+		n.EndOldViewLocked()
+		if p != nil {
+			p.Lease.CheckLocked(time.Now())
+		}
 		switch admission := n.admissionLocked(c.Kind, n.queue.Early(first)); {
-		case all.last != nil: // to ask has ended a lease, by the clock
+		case all.last != nil: // what was over has ended just now, and has marked the line
 		case admission == undecided && held && !n.WatchedLocked():
 			all.t.Error("no view tells whether a waiter may join")
 		case admission == admitted && c.waiter.Steps:

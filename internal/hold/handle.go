@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -51,7 +52,8 @@ func (h *Handle) Unlock(ctx context.Context) error {
 	defer cancel()
 
 	s.mu.Lock()
-	held := h.Hold.heldLocked()
+	h.Hold.checkLocked(time.Now())
+	held := h.Hold.depth > 0
 	if !held {
 		delete(h.Lock.nests, h.Hold)
 	}
@@ -135,13 +137,18 @@ func setInfo(ctx context.Context, name, info string, holds []*Hold) error {
 	}
 	bounded, cancel := context.WithCancel(ctx)
 	defer cancel()
-	err := queue.SetInfo(WithHold(bounded, h), places, info, h.goesOnLocked)
+	check := func() error {
+		now := time.Now()
+		h.checkLocked(now)
+		return h.goesOnLocked(now)
+	}
+	err := queue.SetInfo(WithHold(bounded, h), places, info, check)
 	if err == nil {
 		return nil
 	}
 	guard.Rethrow(err)
 	h.m.s.mu.Lock()
-	over := h.goesOnLocked()
+	over := check()
 	h.m.s.mu.Unlock()
 	switch {
 	case errors.Is(over, errs.Lost):

@@ -50,7 +50,7 @@ type Hold struct {
 	own   lease.Life  // that, of the first of them
 
 	// Guarded by Session.mu.
-	depth    int              // Locks that nest, of all Mutexes
+	depth    int              // Locks that nest, of all Mutexes; 0 once it was unlocked, or closed
 	nested   int              // those of other Locks than m
 	state    holdState        // changed by becomesLocked alone
 	why      error            // it has ended or is gone, nil before; mostly as its life
@@ -112,8 +112,7 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 	if c.m.s.leases.ClosedLocked() || c.m.closed {
 		return errs.Closed
 	}
-	p.Lease.CheckLocked(now)
-	if p.Lease.HasEndedLocked() || p.Ticket.Lost() {
+	if p.Lease.Over(now) != nil || p.Ticket.Lost() {
 		return queue.ErrAnew
 	}
 	if p.StaleLocked() {
@@ -265,18 +264,18 @@ func (h *Hold) check() {
 }
 
 // checkLocked has the state of h, and of all that began together with it, follow what has happened
-// to its life, its lease, its keys and its Session. It returns the cause of its contexts' end, nil
-// while it is whole.
-func (h *Hold) checkLocked(now time.Time) error {
+// to its life, its lease, its keys and its Session. It comes before the questions about h.
+func (h *Hold) checkLocked(now time.Time) {
 	l, cause, closed := h.place.Lease, h.life.Cause(now), h.m.s.leases.ClosedLocked()
 	isLost := func(o *Hold) bool { return o.place.Ticket.Lost() }
 	lost := slices.IndexFunc(h.all, isLost)
 	if cause == nil && lost < 0 && !closed {
-		return nil // the life ends with the lease, and with the longest time of h
+		return // the life ends with the lease, and with the longest time of h
 	}
 	switch l.CheckLocked(now); {
 	case closed:
-		if h.closeLocked() {
+		whole := h.closeLocked()
+		if whole {
 			for _, o := range h.all {
 				o.reportReleased() // its key goes with the lease
 			}
@@ -297,19 +296,12 @@ func (h *Hold) checkLocked(now time.Time) error {
 			o.becomesLocked(holdRecalled, cause)
 		}
 	}
-	return h.life.Cause(now)
-}
-
-// heldLocked reports whether h has no Unlock yet, and was not closed.
-func (h *Hold) heldLocked() bool {
-	h.checkLocked(time.Now())
-	return h.depth > 0
 }
 
 // goesOnLocked is nil while h is whole. Otherwise it is why a call that needs h fails: a LostError,
 // a RecalledError, or ErrNotHeld.
-func (h *Hold) goesOnLocked() error {
-	cause := h.checkLocked(time.Now())
+func (h *Hold) goesOnLocked(now time.Time) error {
+	cause := h.life.Cause(now)
 	if loss := h.lossLocked(); loss != nil {
 		return loss
 	}
@@ -368,7 +360,11 @@ func (p *place) EndsLocked() {
 	now := time.Now()
 	for range guard.Few {
 		h, some := p.holds.First()
-		if !some || h.checkLocked(now) == nil {
+		if !some {
+			return
+		}
+		h.checkLocked(now)
+		if h.life.Cause(now) == nil {
 			return
 		}
 	}

@@ -12,6 +12,16 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
+// keepLocked leaves the key of h, which has ended whole, to the next hold of its Session, if that
+// may have it. It reports false if the key is to be released.
+func (n *localLine) keepLocked(h *Hold) bool {
+	kept := n.handOffLocked(h)
+	if !kept {
+		kept = n.lingerLocked(h)
+	}
+	return kept
+}
+
 // handOffLocked gives the key of h, which has ended whole, to the next waiter in the local line,
 // unless the contenders behind the key have waited for long enough; see WithHandoff.
 func (n *localLine) handOffLocked(h *Hold) bool {

@@ -28,14 +28,16 @@ type localLine struct {
 	markedNext *localLine // the one that was marked before it
 }
 
-// lineAtLocked is the local line of s for a name. Unused lines are kept for their key names, up to
-// a number: a line that is made then has two others looked at, of which those go that are not used.
+// lineAtLocked returns the local line of s for a name. It makes it if there is none. Unused lines
+// are kept for their key names, up to a number: a line that is made then has two others looked at,
+// of which those go that are not used.
 func lineAtLocked(s *Session, name string) *localLine {
 	if n := s.lines[name]; n != nil {
 		return n
 	}
 	for range min(2, max(0, s.inOrder.Len()-keptLines)) {
 		n, _ := s.inOrder.First()
+		n.EndOldViewLocked()
 		if n.queue.State() == turn.Free && n.IdleLocked() {
 			delete(s.lines, n.Name)
 			n.swept.Remove()
@@ -70,12 +72,17 @@ func (n *localLine) PlaceLocked() *queue.Place {
 	}
 }
 
+// checkOwnerLocked has the owner's hold follow what has happened to it: after a pause no timer may
+// have run. It comes before busyLocked.
+func (n *localLine) checkOwnerLocked() {
+	if owner := n.queue.Owner(); owner != nil && owner.hold != nil {
+		owner.hold.checkLocked(time.Now())
+	}
+}
+
 // busyLocked is what is in the way of a waiter in the queue, or of a claim of a kind that comes now
 // if w is nil. The queue has an owner.
 func (n *localLine) busyLocked(w *turn.Waiter[*claim], kind line.Kind) *Busy {
-	if h := n.holdLocked(); h != nil { // after a pause no timer may have run
-		h.checkLocked(time.Now())
-	}
 	b := &Busy{Name: n.Name, Ahead: n.queue.Ahead(w), LockDelay: n.DelayLocked(time.Now(), kind)}
 	owner := n.queue.Owner()
 	if owner.Kind == line.Permit {

@@ -20,7 +20,7 @@ func (m *Lock) Acquire(ctx context.Context, w Request) (*Hold, context.Context, 
 		return nil, nil, errs.Failed("lock", m.name, errs.NilContext)
 	}
 	if ctx.Err() != nil {
-		return nil, nil, m.endedBefore(ctx)
+		return nil, nil, m.refuseEnded(ctx)
 	}
 	if nested := m.NestsIn(ctx); nested != nil && !w.mayFollow(nested) {
 		h, err := m.nest(nested, w)
@@ -29,14 +29,15 @@ func (m *Lock) Acquire(ctx context.Context, w Request) (*Hold, context.Context, 
 	return newClaim(m, w).lock(ctx)
 }
 
-// endedBefore is the error of a call whose ctx had ended before. What is closed says so, and so
-// does the loss of the hold in which the call would nest.
-func (m *Lock) endedBefore(ctx context.Context) error {
+// refuseEnded returns the error of a call whose ctx had ended before. What is closed says so, and
+// so does the loss of the hold in which the call would nest.
+func (m *Lock) refuseEnded(ctx context.Context) error {
 	h := m.NestsIn(ctx)
 	m.s.mu.Lock()
 	closed := m.closed || m.s.leases.ClosedLocked()
 	var loss error
-	if h != nil && m.cfg.Reentrant && h.checkLocked(time.Now()) != nil {
+	if h != nil && m.cfg.Reentrant {
+		h.checkLocked(time.Now())
 		loss = h.lossLocked()
 	}
 	m.s.mu.Unlock()
@@ -84,13 +85,15 @@ func (m *Lock) nest(h *Hold, w Request) (*Hold, error) {
 	}
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
-	switch {
+	now := time.Now()
+	h.checkLocked(now)
+	switch cause := h.life.Cause(now); {
 	case m.closed || m.s.leases.ClosedLocked():
 		return nil, errs.Failed("lock", m.name, errs.Closed)
-	case h.checkLocked(time.Now()) != nil:
+	case cause != nil:
 		reason := h.lossLocked()
 		if reason == nil {
-			reason = h.life.Cause(time.Now()) // it was unlocked, or closed, in between
+			reason = cause // it was unlocked, or closed, in between
 		}
 		return nil, errs.Failed("lock", m.name, reason)
 	}
@@ -114,7 +117,10 @@ func (m *Lock) Unlock(ctx context.Context, only *Hold) error {
 
 	s.mu.Lock()
 	h := m.hold.Load()
-	if h == nil || !h.heldLocked() || only != nil && h != only {
+	if h != nil {
+		h.checkLocked(time.Now())
+	}
+	if h == nil || h.depth == 0 || only != nil && h != only {
 		s.mu.Unlock()
 		return errs.Failed("unlock", m.name, errs.NotHeld)
 	}
@@ -274,7 +280,8 @@ func (m *Lock) free(ctx context.Context, given *place) error {
 		if h.depth == 0 {
 			return // it is closed by another call
 		}
-		if h.closeLocked() {
+		whole := h.closeLocked()
+		if whole {
 			h.place.Account.ReleaseLocked() // as in unlock
 		}
 		holds = append(holds, h)

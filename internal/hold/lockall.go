@@ -16,7 +16,7 @@ func acquireAll(
 	cfg := *s.cfg
 	cfg.Handoff, cfg.Linger, cfg.MinHold = 0, 0, 0
 	if ctx.Err() != nil {
-		return nil, nil, new(Lock).Init(s, names[0], &cfg).endedBefore(ctx)
+		return nil, nil, new(Lock).Init(s, names[0], &cfg).refuseEnded(ctx)
 	}
 	all := make([]*claim, len(names))
 	for i, name := range names {

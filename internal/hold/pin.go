@@ -43,15 +43,7 @@ func (p *Pin) Lease() (clientv3.LeaseID, time.Duration) { return p.lease.ID, p.l
 func (p *Pin) Dead() <-chan struct{} { return p.lease.Dead() }
 
 // Over is why the trust in the lease has ended, nil while it goes on.
-func (p *Pin) Over() error {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	p.lease.CheckLocked(time.Now())
-	if !p.lease.HasEndedLocked() {
-		return nil
-	}
-	return p.lease.WhyLocked()
-}
+func (p *Pin) Over() error { return p.lease.Over(time.Now()) }
 
 // Orphan has the Session's leases neither renewed nor revoked any more, until Close: the holds go
 // on until they are unlocked, or are lost with the trust in their lease. The caller locks no more.

@@ -64,7 +64,11 @@ type recallState struct {
 func (c *recallState) noticeLocked(h *Hold, r line.Recall, now time.Time) {
 	m, most := h.m, h.m.cfg.Recall
 	ends := now.Add(min(r.Grace, most))
-	if c == nil || h.checkLocked(now) != nil || c.end != nil && !ends.Before(c.ends) {
+	if c == nil {
+		return
+	}
+	h.checkLocked(now)
+	if h.life.Cause(now) != nil || c.end != nil && !ends.Before(c.ends) {
 		return
 	}
 	if c.end == nil {

@@ -37,7 +37,8 @@ func (h *Hold) unlockLocked() (*release, error) {
 	if slices.ContainsFunc(h.all, func(o *Hold) bool { return o.depth > 0 }) { // some nest
 		return nil, h.lossLocked()
 	}
-	if h.endLocked(errs.Unlocked) {
+	whole := h.endLocked(errs.Unlocked)
+	if whole {
 		h.place.Account.ReleaseLocked() // from here on Close waits
 	}
 	if !h.mayFreeLocked() {
@@ -91,11 +92,12 @@ func (h *Hold) freeLocked(keeps bool) (*release, error) {
 		(c.Handoff > 0 || c.Linger > 0 || c.MinHold > 0) {
 		if least := h.began.Add(c.MinHold); time.Now().Before(least) {
 			until = least
-		}
-		n := h.place.local
-		if until.IsZero() && (n.handOffLocked(h) || n.lingerLocked(h)) {
-			h.place.Account.ReleasedLocked()
-			return nil, nil
+		} else {
+			kept := h.place.local.keepLocked(h)
+			if kept {
+				h.place.Account.ReleasedLocked()
+				return nil, nil
+			}
 		}
 	}
 	return h.releaseLocked(until), nil
@@ -206,6 +208,7 @@ func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticke
 	defer s.mu.Unlock()
 	var now ticket.Now // says nothing about a release that was carried out
 	if !a.Succeeded {
+		r.checkLeasesLocked(done)
 		now = r.nowLocked(done, final)
 	}
 	f := r.Judge(a, now)
@@ -222,12 +225,18 @@ func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticke
 	return f.Verdict, r.failsLocked(f, untold)
 }
 
+// checkLeasesLocked ends the leases of r's keys if their time has passed, or etcd does not know
+// them, by an answer.
+func (r *release) checkLeasesLocked(done etcd.Outcome) {
+	if done.Err != nil && r.Together() && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
+		r.put.Lease.EndRevokedLocked(done.Err) // which h's key may be on, too
+	}
+	r.h.place.Lease.CheckLocked(time.Now())
+}
+
 // nowLocked is what is known as an answer has come that says no more than that the transaction was
 // not carried out, or less.
 func (r *release) nowLocked(done etcd.Outcome, final bool) ticket.Now {
-	if done.Err != nil && r.Together() && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
-		r.put.Lease.EndRevokedLocked(done.Err) // which p may be on, too
-	}
 	return ticket.Now{
 		Certain: r.h.certainLocked(),
 		Stale:   slices.ContainsFunc(r.h.all, func(o *Hold) bool { return o.place.StaleLocked() }),
@@ -336,9 +345,8 @@ func (h *Hold) reportUnlocked(err error) {
 // certainLocked reports whether h, which is being released, is certain: its lease is trusted, and
 // its longest time has not passed.
 func (h *Hold) certainLocked() bool {
-	now, l := time.Now(), h.place.Lease
-	l.CheckLocked(now)
-	return !l.HasEndedLocked() && (h.most.IsZero() || lease.Before(now, h.most))
+	now := time.Now()
+	return h.place.Lease.Over(now) == nil && (h.most.IsZero() || lease.Before(now, h.most))
 }
 
 // releaseBound is the longest time that Unlock takes if its context had ended before the call, or

@@ -34,6 +34,9 @@ type grant struct {
 func (p *Pool) Take(ctx context.Context, take func() bool) (failure, err error) {
 	for {
 		p.mu.Lock()
+		if p.current != nil {
+			p.current.CheckLocked(time.Now())
+		}
 		if take() {
 			p.mu.Unlock()
 			return nil, nil

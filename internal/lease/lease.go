@@ -172,7 +172,7 @@ func (l *Lease) expire() {
 	l.CheckLocked(time.Now())
 }
 
-// expires is isOver. While the trust goes on it sets the timer anew: by the wall clock the end may
+// expires is Over. While the trust goes on it sets the timer anew: by the wall clock the end may
 // come sooner than by the monotonic one, by which a timer runs, or not as soon any more.
 func (l *Lease) expires() error {
 	l.pool.safety.Lock()
@@ -185,14 +185,15 @@ func (l *Lease) expires() error {
 	return nil
 }
 
-// isOver is why the trust in l has ended, nil while it goes on.
-func (l *Lease) isOver() error {
+// Over is why the trust in l has ended, nil while it goes on. It goes by now, which the caller has
+// just read: the lease may have yet to end, with all that is on it (CheckLocked).
+func (l *Lease) Over(now time.Time) error {
 	l.pool.safety.Lock()
 	defer l.pool.safety.Unlock()
-	return l.overSafe(time.Now())
+	return l.overSafe(now)
 }
 
-// overSafe is isOver, for a given now. What is found over once is over for good.
+// overSafe is Over. What is found over once is over for good.
 func (l *Lease) overSafe(now time.Time) error {
 	if l.over != nil {
 		return l.over
@@ -426,7 +427,9 @@ func (l *Lease) remaining(now time.Time) time.Duration {
 }
 
 // Lasts reports whether the trust is enough for another hold: whether the renewals are not late.
-func (l *Lease) Lasts(now time.Time) bool { return l.plan.Lasts(l.remaining(now)) }
+func (l *Lease) Lasts(now time.Time) bool {
+	return l.Over(now) == nil && l.plan.Lasts(l.remaining(now))
+}
 
 // AtRisk reports whether less than half of the trust remains.
 func (l *Lease) AtRisk(now time.Time) bool { return l.plan.AtRisk(l.remaining(now)) }

@@ -161,7 +161,7 @@ func TestALateAnswerRevivesNoLease(t *testing.T) {
 		l.trusts(func(of *trust.Trust) {
 			of.Answered(now, of.Sends(now, nil), trust.Confirmation{TTL: time.Minute}, 0)
 		})
-		require.Error(t, l.isOver())
+		require.Error(t, l.Over(time.Now()))
 	})
 }
 
@@ -227,7 +227,7 @@ func TestALeaseIsRenewedOnceTheMachineHasWoken(t *testing.T) {
 		wakes(remains)
 		renewed := func() bool { return l.remaining(time.Now()) > 50*time.Minute }
 		require.Eventually(t, renewed, 10*time.Second, time.Millisecond)
-		require.NoError(t, l.isOver())
+		require.NoError(t, l.Over(time.Now()))
 	}
 }
 

@@ -86,10 +86,9 @@ func NewPool(
 
 // CurrentLocked is the lease that may get new places, nil if there is none.
 func (p *Pool) CurrentLocked() *Lease {
-	if p.current == nil || p.ClosedLocked() {
+	if p.current == nil || p.ClosedLocked() || p.current.Over(time.Now()) != nil {
 		return nil
 	}
-	p.current.CheckLocked(time.Now())
 	return p.current
 }
 

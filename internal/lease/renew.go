@@ -112,7 +112,7 @@ func (l *Lease) keep(granted time.Time) {
 				k.audit()
 			}
 		case <-k.next.C:
-			if k.verdict == leaseRenew && l.isOver() == nil {
+			if k.verdict == leaseRenew && l.Over(time.Now()) == nil {
 				k.send()
 			}
 		case r := <-k.results:

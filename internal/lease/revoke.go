@@ -21,7 +21,7 @@ import (
 func revoke(l *Lease) {
 	p := l.pool
 	close(l.goes)
-	l.endLives(l.isOver())
+	l.endLives(l.Over(time.Now()))
 	expired := time.Now().Add(l.TTL).Add(l.TTL)
 	var retry attempt.Backoff
 	var err error

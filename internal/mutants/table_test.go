@@ -77,7 +77,7 @@ var mutants = []mutant{
 			"if _cause := _self.hold.life.Cause(time.Now()); _cause != nil",
 			`
 			_self.hold.m.s.mu.Lock()
-			_cause := _self.hold.checkLocked(time.Now())
+			_cause := _self.hold.life.Cause(time.Now())
 			_self.hold.m.s.mu.Unlock()
 			if _cause != nil {
 				_self.End(_cause)
@@ -146,8 +146,7 @@ var mutants = []mutant{
 	{
 		name: "a hold begins without a look at the clock",
 		why:  "The place is first in line and the key is there, so nothing seems left to check. But the trust may be over (rule 1).",
-		change: in("place.checkCanBeginLocked").drop("_.Lease.CheckLocked(_)").
-			drop("if _.Lease.HasEndedLocked() || _.Ticket.Lost()").
+		change: in("place.checkCanBeginLocked").drop("if _.Lease.Over(_) != nil || _.Ticket.Lost()").
 			in("ticket.Ticket.Hold").drop("_.must(_...)"),
 		killers: []killer{core("hold", "TestNoHoldBeginsWhenTheTrustIsOver")},
 	},
@@ -193,7 +192,7 @@ var mutants = []mutant{
 	{
 		name: "Close revokes while the contexts end",
 		why:  "Close has ended every hold, and wakes the keeper at once. But the contexts are cancelled one by one, and etcd is faster (rule 1).",
-		change: in("lease.revoke").drop("_.endLives(_.isOver())").
+		change: in("lease.revoke").drop("_.endLives(_.Over(_))").
 			in("lease.Lease.endLocked").drop("_.endLives(_)").
 			in("lease.Pool.CloseLocked").drop("_.mu.After(_.endLives)"),
 		killers: []killer{inArea("mutex", "TestCloseEndsTheContextsOfAHundredNamesBeforeItFreesOne"),
@@ -578,7 +577,7 @@ var mutants = []mutant{
 	{
 		name: "a lost lease is renewed",
 		why:  "The loser may still be at work, so it seems kind to give it time. But the key then stands in everybody's way for longer than the TTL (rule 11).",
-		change: in("lease.Lease.keep").replace("_k.verdict == leaseRenew && _.isOver() == nil",
+		change: in("lease.Lease.keep").replace("_k.verdict == leaseRenew && _.Over(_) == nil",
 			"_k.verdict != leaseOver"),
 		killers: []killer{inArea("lease", "TestALostLeaseIsRenewedNoMore")},
 	},
@@ -688,7 +687,7 @@ var mutants = []mutant{
 	{
 		name:    "the timer of the trust runs on after the machine has slept",
 		why:     "The lookout asks whether the trust is over. But it may be over a moment later, and the timer has slept, too: the contexts of holds end by as much too late (rules 1 and 2).",
-		change:  in("lease.Lease.alarmed").replace("_.expires()", "_self.isOver()"),
+		change:  in("lease.Lease.alarmed").replace("_.expires()", "_self.Over(time.Now())"),
 		killers: []killer{core("lease", "TestATrustEndsByTheWallClockAfterTheMachineHasSlept")},
 	},
 	{
@@ -716,10 +715,9 @@ var mutants = []mutant{
 		killers: []killer{inArea("watching", "TestALossIsToldThoughAllWatchesAreSilent")},
 	},
 	{
-		name: "the view of a key is asked for once the key is known to be held",
-		why:  "No other key is watched. But a view from before a set-back ends then, with the key that lingers by it, and the watch of that lasts as long as the Session (rule 22).",
-		change: in("queue.Account.coverHoldsLocked").drop("v := _.viewLocked()").
-			before("viewed := _", "v := p.line.viewLocked()"),
+		name:    "an audit leaves a view from before a set-back",
+		why:     "The view covers no key any more, and ends soon. But the key that lingers by it is given up only then, and the watch of that lasts as long as the Session (rule 22).",
+		change:  in("queue.Account.coverHoldsLocked").drop("_.EndOldViewLocked()"),
 		killers: []killer{core("queue", "TestAKeyThatIsGivenUpWithItsViewIsNotWatched")},
 	},
 	{
@@ -1409,7 +1407,7 @@ var mutants = []mutant{
 	{
 		name: "a view is kept of a line that has become long",
 		why:  "The line was short when the view began, and the view knows all changes. But eight waiters then get an event for each contender that comes behind (rule 24).",
-		change: in("queue.view.isTooLongLocked").replace("len(_self.keys) <= longLine",
+		change: in("queue.view.endIfTooLongLocked").replace("len(_self.keys) <= longLine",
 			"len(_self.keys) > 0"),
 		killers: []killer{inArea("queue", "TestAViewEndsWhenItsLineIsLong")},
 	},
@@ -1442,7 +1440,7 @@ var mutants = []mutant{
 	{
 		name:    "who holds is told without a look at the clock",
 		why:     "A timer ends the hold, and the key was there a moment ago. But the process may have been paused since (rules 2 and 8).",
-		change:  in("localLine.busyLocked").replace("_.checkLocked(time.Now())", "_ = time.Now"),
+		change:  in("localLine.checkOwnerLocked").replace("_.checkLocked(time.Now())", "_ = time.Now"),
 		killers: []killer{core("hold", "TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder")},
 	},
 	{
@@ -1523,7 +1521,7 @@ var mutants = []mutant{
 	{
 		name:    "a re-check of a view asks for the keys that it knows",
 		why:     "They are still there, so nothing was missed. But those that have come since were missed, and a key that lingers has to give way to them (WithLinger).",
-		change:  in("queue.view.isAsKnown").replace("!first", "true"),
+		change:  in("queue.view.compareLine").replace("!first", "true"),
 		killers: []killer{inArea("watching", "TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
 	{
@@ -1536,13 +1534,13 @@ var mutants = []mutant{
 	{
 		name:    "a re-check of a view asks only for what is newer than its own key",
 		why:     "Whoever comes is newer. But so may be thousands of nested names.",
-		change:  in("queue.view.isAsKnown").drop("clientv3.WithMinModRev(_.at + 1)"),
+		change:  in("queue.view.compareLine").drop("clientv3.WithMinModRev(_.at + 1)"),
 		killers: []killer{inArea("watching", "TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
 	{
 		name:    "a key that lingers is re-checked as seldom as the hold before it was",
 		why:     "The watch has been good for long. But whoever comes now relies on it anew (rule 24).",
-		change:  in("queue.Line.LingerLocked").drop("_.view.reliesLocked()"),
+		change:  in("queue.Line.LingerLocked").drop("_.reliesLocked()"),
 		killers: []killer{inArea("watching", "TestAKeyThatLingersGivesWayThoughNoEventTells")},
 	},
 	{
@@ -1617,7 +1615,8 @@ var mutants = []mutant{
 	{
 		name: "a view without a read",
 		why:  "The answer to the put has the line, and the watch shows later changes. But it does not show the changes in between (rule 20).",
-		change: in("queue.view.follow").replace("if !_self.readLine(true)", `
+		change: in("queue.view.follow").replace("_goesOn := _self.readLine(true)", `
+			_goesOn := true
 			_self.line.keys.mu.Lock()
 			_self.keys, _self.at = map[string]line.Entry{}, answer.Header.GetRevision()
 			if p := _self.line.local.PlaceLocked(); p != nil {
@@ -2272,8 +2271,8 @@ var mutants = []mutant{
 	{
 		name: "SetInfo does not judge what it reads",
 		why:  "The watch tells of a loss. But SetInfo then asks for ever for a key that is gone.",
-		change: in("queue.change.next").replace("if _p.observedLocked(_...).IsLoss()",
-			"_ = known; _ = _p; _ = ticket.Same; if _self.read[i].Rev == 0 { return nil, nil }"),
+		change: in("queue.change.next").replace("_seen := _p.observedLocked(_...)",
+			"_, _, _seen := known, _p, ticket.Same; if _self.read[i].Rev == 0 { return nil, nil }"),
 		killers: []killer{inArea("holders", "TestSetInfoOfALostHold")},
 	},
 	{
@@ -2620,14 +2619,14 @@ var mutants = []mutant{
 	{
 		name: "a view that reads too long a line judges it first",
 		why:  "That is how a view of any other line ends. But what it judges marks the line, whose admission begins the next view, without end.",
-		change: in("queue.view.readLocked").drop("if _.isTooLongLocked()").
-			replace("_self.line.view == _self", "!_self.isTooLongLocked()"),
+		change: in("queue.view.readLocked").drop("_ := _.endIfTooLongLocked()").drop("if tooLong").
+			replace("_self.line.view == _self", "!_self.endIfTooLongLocked()"),
 		killers: []killer{inArea("kinds", "TestALineThatIsTooLongForAViewIsSoughtOnce")},
 	},
 	{
 		name: "a view in which the line grows too long judges it first",
 		why:  "That is how a view of any other line ends. But what it judges marks the line, whose admission begins the next view.",
-		change: in("queue.view.apply").before("if _self.isTooLongLocked()", "_self.judgeLocked()").
+		change: in("queue.view.apply").before("_ := _self.endIfTooLongLocked()", "_self.judgeLocked()").
 			drop("_.judgeLocked() #2 of 2"),
 		killers: []killer{inArea("kinds", "TestALineThatIsTooLongForAViewIsSoughtOnce")},
 	},
@@ -2691,7 +2690,7 @@ var mutants = []mutant{
 	{
 		name: "a recheck does not show a recall",
 		why:  "The recheck compares whether those before it stand in line, and whether its own key does. But the event of the recall may have been lost.",
-		change: in("queue.view.isAsKnown").replace("ifs := it",
+		change: in("queue.view.compareLine").replace("ifs := it",
 			"[]clientv3.Cmp{p.Ticket.Exists(), p.Ticket.OnLease()}"),
 		killers: []killer{inArea("holders", "TestAKeyThatLingersGivesWayToARecall"),
 			inArea("holders", "TestAWaiterMayBeRecalled")},
@@ -2699,7 +2698,7 @@ var mutants = []mutant{
 	{
 		name: "what a waiter reads last does not show a recall",
 		why:  "The waiter reads who is before it, and whether its own key is there. But its key may have a request.",
-		change: in("queue.Place.isLostBy").before("_ := _.observedLocked(_own).IsLoss()",
+		change: in("queue.Place.observeLook").before("_ = _.observedLocked(_own).IsLoss()",
 			"_own.Entry = line.Entry{Key: _own.Key, Rev: _own.Rev, Lease: _own.Lease}"),
 		killers: []killer{inArea("holders", "TestAWaiterMayBeRecalled")},
 	},
@@ -2726,9 +2725,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestAnUnlockThatHasNoAnswerLeavesOneLeaseAtMost")},
 	},
 	{
-		name:    "a least time does not keep a hold from the Session's own goroutines",
-		why:     "The name stays taken by its process, as others see it. But the job runs twice, in one process.",
-		change:  in("Hold.freeLocked").drop("_.IsZero()"),
+		name: "a least time does not keep a hold from the Session's own goroutines",
+		why:  "The name stays taken by its process, as others see it. But the job runs twice, in one process.",
+		change: in("Hold.freeLocked").after("until = _",
+			"if _self.place.local.keepLocked(_self) { _self.place.Account.ReleasedLocked(); return nil, nil }"),
 		killers: []killer{inArea("holders", "TestALeastTimeIsForTheGoroutinesOfTheSessionToo")},
 	},
 	{
@@ -2816,7 +2816,8 @@ var mutants = []mutant{
 	{
 		name: "a hold that Close ends is told to be over though its release tells it",
 		why:  "Its key goes with the lease of a Session that is closed. But a Close of its Mutex may have begun before, and releases it.",
-		change: in("Hold.checkLocked").never("_.closeLocked()").
+		change: in("Hold.checkLocked").
+			replace("whole := _.closeLocked()", "_self.closeLocked(); whole := false").
 			in("Hold.closeLocked").after("whole = _",
 			"if whole && h.m.s.leases.ClosedLocked() { for _, o := range h.all { o.reportReleased() } }"),
 		killers: []killer{core("hold", "TestAHoldThatEndsWithItsMutexAndItsSessionIsToldToEndOnce")},
@@ -2879,7 +2880,7 @@ var mutants = []mutant{
 	{
 		name:    "a view lets a waiter in whose key it does not show",
 		why:     "The contender ahead is gone for certain. But so may be the waiter's own key, before its put was answered, and who comes next gets in, too (rule 12).",
-		change:  in("view.judgeLocked").drop("_.observedLocked(_) != _"),
+		change:  in("view.judgeLocked").drop("own := _").drop("if own != ticket.Same"),
 		killers: []killer{inArea("queue", "TestAKeyThatGoesBeforeItsPutIsAnsweredLetsNobodyIn")},
 	},
 	{

@@ -72,18 +72,19 @@ type coverage struct {
 // coverHoldsLocked begins to watch the keys of holds that last and that no view covers. It returns
 // what covers all keys then.
 //
-// Do not ask for the view of a key once it is known to be held: a view from before a set-back ends,
-// and gives up the key that lingers by it. (TestAKeyThatIsGivenUpWithItsViewIsNotWatched.)
+// Do not leave a view from before a set-back: the key that lingers by it is given up with it, and
+// would be watched before. (TestAKeyThatIsGivenUpWithItsViewIsNotWatched.)
 func (a *Account) coverHoldsLocked(now time.Time) coverage {
 	c, some := coverage{watched: true, rechecked: true}, false
 	for _, p := range a.places {
-		v := p.line.viewLocked()
+		p.line.EndOldViewLocked()
 		switch p.Ticket.State() {
 		case ticket.InLine:
 			some = true
 			c.contenders = max(c.contenders, p.Ahead.Keys)
 		case ticket.Held:
 			some = true
+			v := p.line.viewLocked()
 			viewed := v.coversLocked(p)
 			c.rechecked = c.rechecked && viewed && v.line.local.PlaceLocked() == p && v.neededLocked()
 			if viewed {
@@ -155,7 +156,8 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(auditGrace, stop) })()
 	suspicious, places, byKeys := a.auditsBy()
-	if known = a.auditPlaces(ctx, asking, places); !byKeys {
+	known = a.auditPlaces(ctx, asking, places)
+	if !byKeys {
 		return known
 	}
 	bounded, cancel := context.WithTimeout(asking, k.etcd.Timeout)
@@ -227,7 +229,7 @@ func (a *Account) auditsBy() (suspicious bool, places []*Place, byKeys bool) {
 	return suspicious, places, both
 }
 
-// auditPlaces is the audit of places by their keys and values, if there are any. It reports false
+// auditPlaces audits places by their keys and values, if there are any. It reports false
 // if etcd seems not to know the lease. As the audit of all keys, it waits a little for its answers
 // when ctx has ended.
 //

@@ -16,20 +16,21 @@ type change struct {
 	account *Account
 	places  []*Place
 	info    string
-	whole   func() error // with Session.mu held: why the hold has ended, nil while it has not
+	check   func() error // as in SetInfo
 
 	read []line.Entry // the keys as they were last read
 }
 
 // SetInfo changes the info of the keys of a hold: of all of them, or of none. They are held while
-// whole, which is called with Session.mu held, returns nil. Otherwise SetInfo returns its error.
-// After any other error the info may be changed or not. ctx ends with the hold at the latest.
+// check returns nil; otherwise SetInfo returns its error. (It is called with Session.mu held, and
+// ends the hold if that is over.) After any other error the info may be changed or not. ctx ends
+// with the hold at the latest.
 //
 // It reads the keys, and then puts what it has read with another info. The same value is not put
 // again.
-func SetInfo(ctx context.Context, places []*Place, info string, whole func() error) error {
+func SetInfo(ctx context.Context, places []*Place, info string, check func() error) error {
 	a := places[0].Account
-	c := &change{account: a, places: places, info: info, whole: whole}
+	c := &change{account: a, places: places, info: info, check: check}
 	err := a.keys.etcd.ReadKeys(ctx, keysOf(places), a.keys.etcd.ReadInCall, func(part etcd.Part) {
 		c.read = append(c.read, part.Entries...)
 	})
@@ -78,12 +79,13 @@ func (c *change) next() (values []string, err error) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err := c.whole(); err != nil {
+	if err := c.check(); err != nil {
 		return nil, err // its own release may have deleted them
 	}
 	for i, p := range c.places {
-		if p.observedLocked(ticket.Observation{Entry: c.read[i], LeaseGone: !known}).IsLoss() {
-			return nil, c.whole()
+		seen := p.observedLocked(ticket.Observation{Entry: c.read[i], LeaseGone: !known})
+		if seen.IsLoss() {
+			return nil, c.check()
 		}
 	}
 	puts := false

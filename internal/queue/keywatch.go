@@ -202,8 +202,11 @@ func watchedSince(a *Account, created []unread, read []line.Entry, epoch *etcd.E
 	}
 	for i, e := range read {
 		w, p := created[i].watch, created[i].watch.place
-		if p.watch == w && p.observedLocked(ticket.Observation{Entry: e, AskFirst: true}) == ticket.Same {
-			w.sure = w.made == created[i].made
+		if p.watch == w {
+			seen := p.observedLocked(ticket.Observation{Entry: e, AskFirst: true})
+			if seen == ticket.Same {
+				w.sure = w.made == created[i].made
+			}
 		}
 	}
 }

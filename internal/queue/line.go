@@ -75,21 +75,28 @@ func (n *Line) IdleLocked() bool {
 	return n.viewLocked() == nil && n.last == nil && !n.isKeptLocked()
 }
 
-// viewLocked is the view of n, nil if there is none. One from before a set-back ends.
+// viewLocked is the view of n, nil if there is none. One from before a set-back counts no more.
 //
 // Invariant: nothing is learned from a view of an earlier epoch: each use of a view asks here.
+func (n *Line) viewLocked() *view {
+	if v := n.view; v != nil && v.epoch == n.keys.etcd.Epoch() {
+		return v
+	}
+	return nil
+}
+
+// EndOldViewLocked ends the view of n if that is from before a set-back.
 //
 // Do not end all views as etcd is found set back: there may be thousands.
-func (n *Line) viewLocked() *view {
-	if v := n.view; v != nil && v.epoch != n.keys.etcd.Epoch() {
-		v.endLocked()
+func (n *Line) EndOldViewLocked() {
+	if n.view != nil && n.viewLocked() == nil {
+		n.view.endLocked()
 	}
-	return n.view
 }
 
 // SetBackLocked ends what watches n since before a set-back.
 func (n *Line) SetBackLocked() {
-	n.viewLocked()
+	n.EndOldViewLocked()
 	if n.last != nil && n.last.Epoch != n.keys.etcd.Epoch() {
 		n.unwatchLastLocked()
 	}
@@ -116,10 +123,11 @@ func (n *Line) JoinedLocked() {
 // ExclusiveLocked reports whether an exclusive contender stands in the line. live is false if no
 // view shows it.
 func (n *Line) ExclusiveLocked() (stands, live bool) {
-	if !n.viewLocked().isLiveLocked() {
+	v := n.viewLocked()
+	if !v.isLiveLocked() {
 		return false, false
 	}
-	for key := range n.view.keys {
+	for key := range v.keys {
 		if line.ShapeOf(key).Kind != line.Read {
 			return true, true
 		}
@@ -131,7 +139,8 @@ func (n *Line) ExclusiveLocked() (stands, live bool) {
 // does not show that no other contender waits for it. wasFirst says that no contender stood in line
 // when the key was put.
 func (n *Line) LingerLocked(wasFirst bool) bool {
-	switch v := n.viewLocked(); {
+	v := n.viewLocked()
+	switch {
 	case v == nil || v.partial:
 		return false
 	case !v.up && v.at == 0 && v.err == nil && wasFirst:
@@ -139,14 +148,15 @@ func (n *Line) LingerLocked(wasFirst bool) bool {
 	case !v.isLiveLocked() || v.othersLocked():
 		return false // if the first watch is under way, contenders from before may be there
 	}
-	n.view.reliesLocked()
+	v.reliesLocked()
 	return true
 }
 
 // WatchLocked returns the view of n, which is begun if there is none. A partial one does only where
 // partial is set.
 func (n *Line) WatchLocked(partial bool) *view {
-	if v := n.viewLocked(); v != nil && v.partial && !partial {
+	n.EndOldViewLocked()
+	if v := n.view; v != nil && v.partial && !partial {
 		v.endLocked()
 	}
 	if n.view == nil {

@@ -119,7 +119,8 @@ func (c *Waiter) look(ctx context.Context, p *Place, at int64) error {
 			return err
 		}
 		ahead, own := look.Judge(read.Ranges...)
-		if p.isLostBy(own) {
+		lost := p.observeLook(own)
+		if lost {
 			return ErrAnew
 		}
 		if ahead.Reading != line.Unread {

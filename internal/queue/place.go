@@ -184,12 +184,13 @@ func (p *Place) RecallLocked(r line.Recall) {
 // reports an earlier use of the same key name. TestADeletionOlderThanThePlaceLetsNobodyIn.)
 func (p *Place) counts(deleted int64) bool { return deleted > p.Ticket.Rev() }
 
-// isLostBy observes p's own key, as a look has read it, and reports whether p is lost. If etcd was
-// set back, an earlier key of the Session may be beyond what the look has read, and block the line.
-func (p *Place) isLostBy(own ticket.Observation) bool {
+// observeLook observes p's own key, as a look has read it, and reports whether p is lost. If etcd
+// was set back, an earlier key of the Session may be beyond what the look has read, and block the
+// line.
+func (p *Place) observeLook(own ticket.Observation) (lost bool) {
 	p.keys.mu.Lock()
 	defer p.keys.mu.Unlock()
-	lost := p.observedLocked(own).IsLoss()
+	lost = p.observedLocked(own).IsLoss()
 	if lost {
 		p.Account.SuspectLocked()
 	}
@@ -417,11 +418,8 @@ func (p *Place) StaleLocked() bool { return p.epoch != p.keys.etcd.Epoch() }
 
 // LastsLocked reports whether another hold may begin at p, after one has ended there.
 func (p *Place) LastsLocked() bool {
-	l := p.Lease
-	now := time.Now()
-	l.CheckLocked(now)
-	return l.ServesLocked() && p.Recall == nil && !p.Ticket.Lost() && !p.StaleLocked() &&
-		l.Lasts(now)
+	return p.Lease.ServesLocked() && p.Recall == nil && !p.Ticket.Lost() && !p.StaleLocked() &&
+		p.Lease.Lasts(time.Now())
 }
 
 // NeverPutLocked gives up p, whose key no request can have put.

@@ -87,8 +87,11 @@ func (p *Place) remove() {
 		p.Ahead = p.Ticket.RemovedBy(done.Answer, p.Ahead)
 		p.RemovedLocked()
 		k.mu.Unlock()
-	} else if !p.giveUpRemoval(done.Err) {
-		return
+	} else {
+		certain := p.giveUpRemoval(done.Err)
+		if !certain {
+			return
+		}
 	}
 	if !p.Removal.Lingered {
 		p.owner.Removed()

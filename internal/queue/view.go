@@ -136,7 +136,8 @@ func (v *view) follow(broken *attempt.Backoff) {
 		case answer, open := <-watch.Answers:
 			switch n := watch.Notice(answer, open); n.Kind {
 			case etcd.Created:
-				if !v.readLine(true) {
+				goesOn := v.readLine(true)
+				if !goesOn {
 					return
 				}
 				broken.Reset()
@@ -261,7 +262,8 @@ func (v *view) apply(events []*clientv3.Event) {
 	v.meetsLocked()
 	v.at = max(v.at, last)
 	v.epoch.Reach(v.at)
-	if v.isTooLongLocked() {
+	tooLong := v.endIfTooLongLocked()
+	if tooLong {
 		return
 	}
 	v.judgeLocked()
@@ -271,14 +273,14 @@ func (v *view) apply(events []*clientv3.Event) {
 // errTooLong is why a partial view is over: too many contenders stand in line that do not read.
 var errTooLong = errors.New("the line is too long")
 
-// isTooLongLocked notes how long the line is, and ends the view if that is too long. A waiter goes
-// on without it. A read that waits to join waits for its turn.
+// endIfTooLongLocked notes how long the line is, and ends the view if that is too long. A waiter
+// goes on without it. A read that waits to join waits for its turn.
 //
 // Invariant: nothing that a partial view tells then has marked the line: its admission would begin
 // another view, which would read the same.
 //
 // Do not judge such a line first. (TestALineThatIsTooLongForAViewIsSoughtOnce.)
-func (v *view) isTooLongLocked() bool {
+func (v *view) endIfTooLongLocked() (over bool) {
 	if v.waiting {
 		v.line.local.PlaceLocked().Ahead.Keys = len(v.keys)
 	}
@@ -298,7 +300,11 @@ func (v *view) isTooLongLocked() bool {
 func (v *view) judgeLocked() {
 	v.line.local.MarkLocked()
 	p := v.line.local.PlaceLocked()
-	if v.partial || p == nil || p.observedLocked(v.ownKeyLocked(p)) != ticket.Same {
+	if v.partial || p == nil {
+		return
+	}
+	own := p.observedLocked(v.ownKeyLocked(p))
+	if own != ticket.Same {
 		return
 	}
 	switch {
@@ -392,7 +398,11 @@ func (v *view) readLine(watched bool) (goesOn bool) {
 	case attempt.Refused(err) || err == attempt.ErrClientClosed || attempt.Fallen(err) != nil:
 		v.refuseLocked(err)
 	}
-	if err != nil || v.isOverLocked() || !v.readLocked(keys, read.Header.GetRevision()) {
+	if err != nil || v.isOverLocked() {
+		return false
+	}
+	goesOn = v.readLocked(keys, read.Header.GetRevision())
+	if !goesOn {
 		return false
 	}
 	if watched {
@@ -435,7 +445,8 @@ func (v *view) readLocked(keys []line.Entry, at int64) (goesOn bool) {
 		v.line.keys.observedLocked(e)
 	}
 	v.meetsLocked()
-	if v.isTooLongLocked() {
+	tooLong := v.endIfTooLongLocked()
+	if tooLong {
 		return false
 	}
 	same := func(a, b line.Entry) bool { return a.Mod == b.Mod }
@@ -479,11 +490,11 @@ func (v *view) answeredLocked() {
 	v.err = nil
 }
 
-// isAsKnown reports whether what matters to the place that depends on the view is as it knows it:
-// all contenders ahead of it are still in line, or, if it has none, no key has come that the view
-// does not know; and if it listens, it was not recalled. Unlike a read of the line this takes a few
-// bytes. It may report false for any reason: a read of the line then shows more.
-func (v *view) isAsKnown() bool {
+// compareLine asks etcd whether what matters to the place that depends on the view is as it knows
+// it: all contenders ahead of it are still in line, or, if it has none, no key has come that the
+// view does not know; and if it listens, it was not recalled. Unlike a read of the line this takes
+// a few bytes. It may return false for any reason: a read of the line then shows more.
+func (v *view) compareLine() (same bool) {
 	k, name := v.line.keys, v.line.Name
 	k.mu.Lock()
 	p := v.line.local.PlaceLocked()
@@ -547,7 +558,8 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 	v.reading, v.joined = true, false
 	v.due = now.Add(v.line.keys.recheckAfter(v.relied, len(v.keys)))
 	v.line.keys.tasks.Go(func() {
-		if !v.isAsKnown() {
+		same := v.compareLine()
+		if !same {
 			v.readLine(false)
 		}
 		v.line.keys.mu.Lock()

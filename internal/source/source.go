@@ -94,7 +94,8 @@ func (l *Library) Check(
 				text = changed[path]
 				left--
 			}
-			file, err := parser.ParseFile(l.Fset, path, text, parser.SkipObjectResolution)
+			const mode = parser.SkipObjectResolution | parser.ParseComments
+			file, err := parser.ParseFile(l.Fset, path, text, mode)
 			if err != nil {
 				return nil, err
 			}
