@@ -436,13 +436,12 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 //
 // All removals of a client have one pace and one window, that of their Policy, and go together as
 // combine.go has it. So what they send does not grow with the number of keys while all fail at
-// once. (Any answer ends the pause: a removal that alone fails is sent again at once.)
-// (Do not pause here. Ten thousand calls that pause are a storm.
-// TestACrowdOfWaitsThatGiveUpIsNoStorm.)
+// once. (Do not leave that to the pauses here: those of ten thousand calls are a storm.
+// TestACrowdOfWaitsThatGiveUpIsNoStorm.) A pause here is for a removal that alone fails.
 func (c *Conn) Remove(
 	ctx context.Context, needless <-chan struct{}, txn func() ticket.Txn, failed func(error),
 ) Outcome {
-	retry := attempt.Backoff{Policy: attempt.Removal, Needless: needless}
+	retry := attempt.Backoff{Policy: attempt.Removal, Needless: needless, Most: attempt.RemovalPause}
 	for {
 		done := c.Commit(ctx, &retry, txn())
 		select {
@@ -456,6 +455,7 @@ func (c *Conn) Remove(
 		if done.Err == nil || c.isOver(ctx, done.Err) {
 			return done
 		}
+		_ = retry.Wait(ctx, c.Caller) // the next attempt sees the end of ctx
 	}
 }
 

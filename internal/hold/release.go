@@ -137,7 +137,8 @@ func (r *release) send(ctx context.Context, otherwise error) error {
 		begun, loss := r.h.free(true)
 		return begun.send(ctx, loss)
 	}
-	s, retry := r.h.m.s, attempt.Backoff{Policy: attempt.Release, Own: true}
+	s := r.h.m.s
+	retry := attempt.Backoff{Policy: attempt.Release, Own: true, Most: attempt.RemovalPause}
 	ctx, cancel := sendContext(ctx, s)
 	defer func() {
 		cancel()
@@ -162,6 +163,9 @@ func (r *release) send(ctx context.Context, otherwise error) error {
 				guard.Rethrow(done.Err)
 			}
 			return err
+		}
+		if done.Err != nil {
+			_ = retry.Wait(ctx, s.etcd.Caller) // the next attempt sees the end of ctx
 		}
 	}
 }

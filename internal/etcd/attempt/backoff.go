@@ -12,6 +12,13 @@ import (
 // A Policy says whether the attempts of a call wait their turn, and how they are repeated.
 type Policy uint8
 
+// RemovalPause caps the pause of one removal that etcd does not carry out.
+//
+// (Do not leave the pause to the window of the removals: any answer ends that, and a removal that
+// alone fails is sent as often as others are answered, which go with it and are then sent alone.
+// TestARemovalThatAloneFailsIsRareAndSlowsNoOther.)
+const RemovalPause = 100 * time.Millisecond
+
 // The policies.
 const (
 	Ordinary Policy = iota
@@ -48,7 +55,8 @@ type Backoff struct {
 	// there, and no other goroutine is needed for it.
 	Own bool
 
-	// Needless, if it is not nil, is closed once an attempt that has not begun yet is needless.
+	// Needless, if it is not nil, is closed once an attempt that has not begun yet is needless. A
+	// pause ends then.
 	Needless <-chan struct{}
 
 	delay      time.Duration
@@ -109,6 +117,7 @@ func (b *Backoff) Wait(ctx context.Context, c *Caller) error {
 	select {
 	case <-ctx.Done():
 		return Cause(ctx)
+	case <-b.Needless:
 	case <-pause.C:
 	}
 	c.reconnect()

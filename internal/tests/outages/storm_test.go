@@ -3,6 +3,7 @@ package outages
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -345,3 +346,60 @@ func TestAPutThatAloneFailsIsRareAndSlowsNoOther(t *testing.T) {
 		require.Greater(t, others, int(most/(3*away)))
 	})
 }
+
+// A key whose removal alone fails, while etcd answers all others, is seldom tried again, and is
+// removed soon after etcd lets it: whether an Unlock or the end of a wait gives it back.
+func TestARemovalThatAloneFailsIsRareAndSlowsNoOther(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		others int // keys of the name that stay
+	}{{"an Unlock", 0}, {"a wait that gives up", 1}} {
+		t.Run(row.name, func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				const away, lasts = time.Millisecond, 10 * time.Second
+				s, waits := tests.SessionOf(t, etcd, "a"), row.others > 0
+				if waits {
+					tests.LockWithin(t, contract.MutexOf(t, tests.SessionOf(t, etcd, "other"), "fails"),
+						time.Second)
+				}
+				failed, fails := 0, true
+				etcd.Intercept(func(c fake.Call) (effect fake.Effect) {
+					if fails && c.Process == "a" && slices.ContainsFunc(c.Deletes, isOfFails) {
+						failed++
+						effect.Before = fake.Unavailable
+					}
+					return effect
+				})
+				etcd.Delay("a", away)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				h, err := s.Lock(ctx, "fails")
+				ended := make(chan error, 1)
+				if waits {
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					ended <- nil
+				} else {
+					require.NoError(t, err)
+					go func() { ended <- h.Unlock(t.Context()) }()
+				}
+				start, others := time.Now(), 0
+				for ; time.Since(start) < lasts; others++ {
+					h, err := s.Lock(t.Context(), "n")
+					require.NoError(t, err)
+					require.NoError(t, h.Unlock(t.Context()))
+				}
+				t.Logf("sent %d times beside %d holds", failed, others)
+				require.NotZero(t, failed)
+				require.LessOrEqual(t, failed, int(lasts/(50*time.Millisecond)))
+				require.Greater(t, others, int(lasts/(3*away)))
+				fails = false
+				time.Sleep(200 * time.Millisecond)
+				require.NoError(t, tests.SoonOr(t, ended, "it does not end"))
+				require.Len(t, etcd.Keys("fails/"), row.others)
+			})
+		})
+	}
+}
+
+// isOfFails reports whether a key is of the lock "fails".
+func isOfFails(key string) bool { return strings.HasPrefix(key, "fails/") }
