@@ -209,6 +209,8 @@ func TestTheCreditIsKept(t *testing.T) {
 					k.failed(on, errors.New("gone"))
 				case len(on.underWay) == 0:
 					k.answered(on, &pb.LeaseKeepAliveResponse{})
+				case r.IntN(20) == 0:
+					k.opened(on) // its time is over
 				default:
 					answers++
 					k.answered(on, &pb.LeaseKeepAliveResponse{ID: int64(on.underWay[0].by.id)})
