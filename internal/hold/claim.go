@@ -113,22 +113,21 @@ const (
 func (c *claim) wayInLocked() wayIn {
 	n := c.local
 	if n.queue.State() == turn.Free {
+		if p := n.kept; p != nil && p.suits(c) && p.LastsLocked() &&
+			p.checkCanBeginLocked(c, time.Now()) == nil {
+			return takesOver
+		}
 		return owns
 	}
 	beside := n.queue.State() == turn.Taken && n.queue.Waiting() == 0 &&
 		n.admissionLocked(c.Kind, false) == admitted
-	switch p := n.queue.Lingering(); {
+	switch {
 	case beside && c.Kind == line.Permit:
 		return steps
 	case beside && n.queue.Owner().place.checkCanBeginLocked(c, time.Now()) == nil:
 		return joins
-	case n.queue.Owner() != nil:
-		return waits
-	case p != nil && c.exclusive() && !c.together && p.tellsOf(c) && p.LastsLocked() &&
-		p.checkCanBeginLocked(c, time.Now()) == nil:
-		return takesOver
 	default:
-		return owns
+		return waits
 	}
 }
 
@@ -142,7 +141,7 @@ func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 	}
 	switch way {
 	case owns:
-		if n.queue.State() == turn.Lingering {
+		if n.kept != nil {
 			n.GiveWayLocked()
 		}
 		n.queue.Enter(&c.waiter)
@@ -173,8 +172,8 @@ func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 		n.queue.Admit()
 		n.JoinedLocked()
 	case takesOver:
-		n.queue.Lingering().newHoldLocked(c, nil, time.Now())
-		n.queue.Yield()
+		n.kept.newHoldLocked(c, nil, time.Now())
+		n.kept = nil
 		n.queue.Enter(&c.waiter)
 		n.queue.Hold(&c.waiter)
 	}

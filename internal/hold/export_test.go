@@ -44,7 +44,7 @@ func (s *Session) TrustUntilLocked(until time.Time) {
 }
 
 // LingersLocked reports whether a key lingers for a name.
-func (s *Session) LingersLocked(name string) bool { return s.lines[name].queue.Lingering() != nil }
+func (s *Session) LingersLocked(name string) bool { return s.lines[name].kept != nil }
 
 // HasLine reports whether s remembers a name.
 func (s *Session) HasLine(name string) bool { return s.lines[name] != nil }

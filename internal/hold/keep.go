@@ -12,53 +12,34 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// keepLocked leaves the key of h, which has ended whole, to the next hold of its Session, if that
-// may have it. It reports false if the key is to be released.
-func (n *localLine) keepLocked(h *Hold) bool {
-	kept := n.handOffLocked(h)
-	if !kept {
-		kept = n.lingerLocked(h)
-	}
-	return kept
-}
-
-// handOffLocked gives the key of h, which has ended whole, to the next waiter in the local line,
-// unless the contenders behind the key have waited for long enough; see WithHandoff.
-func (n *localLine) handOffLocked(h *Hold) bool {
-	p, most := h.place, h.m.cfg.Handoff
-	first := n.queue.First()
-	if most == 0 || first == nil || !first.Value.exclusive() || first.Value.together ||
-		!p.tellsOf(first.Value) || !p.LastsLocked() {
-		return false
-	}
-	next, ok := n.queue.HandOff(p, most)
-	if !ok {
-		return false
-	}
-	n.MarkLocked()
-	h.reportReleased()
-	next.hasTurnLocked(p)
-	return true
-}
-
-// lingerLocked keeps the key of h, which has ended whole, if no contender waits for it; see
-// WithLinger.
+// keepLocked leaves the key of h, which has ended whole, to a claim of its Session: to the first
+// waiter in the local line, unless the contenders behind the key have waited for long enough
+// (WithHandoff), or, if there is none and no other contender waits, to the one that comes next
+// (WithLinger). It reports false if the key is to be released.
 //
-// Invariant: a new claim takes over the key that lingers, or finds it given up; and the key is
-// given up once a view shows other keys in line, or there is no view.
-func (n *localLine) lingerLocked(h *Hold) bool {
-	p, linger := h.place, h.m.cfg.Linger
-	if linger == 0 || h.m.closed || n.queue.Waiting() > 0 ||
-		!p.tellsOf(h.claim) || !p.LastsLocked() {
+// Invariant: a claim that comes takes over the key that lingers, or finds it given up; and the key
+// is given up once a view shows other keys in line, or there is no view.
+func (n *localLine) keepLocked(h *Hold) bool {
+	p, cfg := h.place, h.m.cfg
+	switch first := n.queue.First(); {
+	case first != nil && (p.handed >= cfg.Handoff || !p.suits(first.Value)),
+		first == nil && (cfg.Linger == 0 || h.m.closed || !p.suits(h.claim)), !p.LastsLocked():
 		return false
-	}
-	if !n.LingerLocked(n.queue.Owner().ahead == 0) {
+	case first != nil:
+		p.handed++
+		h.reportReleased()
+		n.endTurnLocked(h.claim, p)
+		return true
+	case !n.LingerLocked(n.queue.Owner().ahead == 0):
 		return false
 	}
 	h.reportReleased()
 	p.UnwatchLocked() // the view covers what lingers
-	if n.queue.Linger(p, time.Now().Add(linger)) {
-		n.setDueLocked(linger)
+	n.endTurnLocked(h.claim, nil)
+	p.handed = 0
+	n.kept, n.until = p, time.Now().Add(cfg.Linger)
+	if n.dueAt.IsZero() || n.until.Before(n.dueAt) {
+		n.setDueLocked(cfg.Linger)
 	}
 	return true
 }
@@ -68,6 +49,7 @@ func (n *localLine) setDueLocked(after time.Duration) {
 	if n.due != nil {
 		n.due.Stop()
 	}
+	n.dueAt = time.Now().Add(after)
 	n.due = time.AfterFunc(after, n.lingered)
 }
 
@@ -75,11 +57,11 @@ func (n *localLine) setDueLocked(after time.Duration) {
 func (n *localLine) lingered() {
 	n.s.mu.Lock()
 	defer n.s.mu.Unlock()
-	switch over, again := n.queue.Due(time.Now()); {
-	case over:
+	n.dueAt = time.Time{}
+	if left := time.Until(n.until); n.kept != nil && left > 0 {
+		n.setDueLocked(left)
+	} else {
 		n.GiveWayLocked()
-	case again > 0:
-		n.setDueLocked(again)
 	}
 }
 
@@ -223,23 +205,23 @@ func (y *stay) giveBack(kept bool) {
 // LingersLocked is as in queue.Local.
 func (n *localLine) LingersLocked() bool {
 	h := n.holdLocked()
-	return n.queue.Lingering() != nil ||
+	return n.kept != nil ||
 		h != nil && h.state == holdWhole && h.m.cfg.Linger > 0 && h.claim.exclusive() &&
 			h.place.Recall == nil && h.place.tellsOf(h.claim)
 }
 
 // LingeringLocked is as in queue.Local.
 func (n *localLine) LingeringLocked() *queue.Place {
-	if p := n.queue.Lingering(); p != nil {
-		return &p.Place
+	if n.kept == nil {
+		return nil
 	}
-	return nil
+	return &n.kept.Place
 }
 
 // GiveWayLocked is as in queue.Local.
 func (n *localLine) GiveWayLocked() {
-	if n.queue.Lingering() != nil {
-		p := n.queue.Yield()
+	if p := n.kept; p != nil {
+		n.kept = nil
 		p.Removal.Lingered, p.hold.m.given = true, p
 		p.AbandonLocked(false)
 	}

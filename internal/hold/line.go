@@ -16,13 +16,17 @@ import (
 type localLine struct {
 	queue.Line // etcd's line, as it is known
 	s          *Session
-	queue      turn.Queue[*claim, *place]
+	queue      turn.Queue[*claim]
 	ahead      line.Ahead         // before the last place, if it was given up without a hold
 	tries      *list.List[*claim] // in the queue, that wait for no other contender
 	swept      list.Node[*localLine]
 	asking     *asking // of the claims that ask, nil without one
 
-	due *time.Timer // calls lingered, in keep.go; nil before a key lingers
+	// Invariant: while a key lingers the turn has no owner, and no claim waits.
+	kept  *place      // the place whose key lingers, nil if none does
+	until time.Time   // when it is given up
+	due   *time.Timer // calls lingered, in keep.go; nil before a key lingers
+	dueAt time.Time   // when, zero if it is not set
 
 	marked     bool       // its admission follows at the Unlock
 	markedNext *localLine // the one that was marked before it
@@ -38,7 +42,7 @@ func lineAtLocked(s *Session, name string) *localLine {
 	for range min(2, max(0, s.inOrder.Len()-keptLines)) {
 		n, _ := s.inOrder.First()
 		n.EndOldViewLocked()
-		if n.queue.State() == turn.Free && n.IdleLocked() {
+		if n.queue.State() == turn.Free && n.kept == nil && n.IdleLocked() {
 			delete(s.lines, n.Name)
 			n.swept.Remove()
 		} else {
@@ -170,35 +174,29 @@ func newPlaceLocked(c *claim, k *queue.Account) *place {
 	return p
 }
 
-// endTurnLocked ends the turn of c. If other claims share the turn they go on with it, and put is
-// given up. Otherwise the next waiter has the turn, with put: the place whose key stands in line
-// for it, or nil. Without a waiter the local line is free.
-//
-// A claim cannot use the place if its kind differs, if it only tries, if it locks several names, or
-// if the key's value does not describe it. (A read may hold at a key with the value of another
-// read: so it is in a cohort.)
+// endTurnLocked ends the turn of c, which leaves a place, or nil: it was put for the next waiter,
+// or c has waited or held there. If other claims share the turn they go on with it. Otherwise the
+// next waiter has the turn, and the place if that suits; else the place is given up. Without a
+// waiter the local line is free.
 //
 // Do not pass a place on to a read that came after the put: it would overtake the writers that came
 // in between. (TestAReadTakesOverNoPlaceThatWasPutBeforeItCame)
-func (n *localLine) endTurnLocked(c *claim, put *place) {
-	if c.Kind != line.Exclusive && n.queue.Part(&c.waiter) {
-		n.MarkLocked()
-		if put != nil {
-			put.AbandonLocked(false)
-		}
-		return
+func (n *localLine) endTurnLocked(c *claim, left *place) {
+	parts := c.Kind != line.Exclusive && n.queue.Part(&c.waiter)
+	late := left != nil && n.comesLateLocked()
+	var next *claim
+	if !parts {
+		next, _ = n.queue.Pass()
 	}
-	late := put != nil && n.comesLateLocked()
-	next, ok := n.queue.Pass()
 	n.MarkLocked()
-	if put != nil && (!ok || late || next.Shape != put.Ticket.Shape ||
-		!next.reads() && !put.tellsOf(next) || next.Try || next.together) {
-		put.AbandonLocked(false)
-		put = nil
+	if left != nil && (next == nil || late || next.Try || !left.suits(next)) {
+		left.AbandonLocked(false)
+		left = nil
 	}
-	if ok {
-		next.hasTurnLocked(put)
-	} else {
+	switch {
+	case next != nil:
+		next.hasTurnLocked(left)
+	case !parts:
 		n.ahead = line.None
 	}
 }

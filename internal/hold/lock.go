@@ -230,7 +230,7 @@ func (m *Lock) beginCloseLocked() {
 // lingered, nil if that is not being removed any more, or there was none.
 func (m *Lock) giveLocked() *place {
 	if n := m.s.lines[m.name]; n != nil {
-		if kept := n.queue.Lingering(); kept != nil && kept.hold.m == m {
+		if kept := n.kept; kept != nil && kept.hold.m == m {
 			n.GiveWayLocked()
 		}
 	}

@@ -26,6 +26,7 @@ type place struct {
 	holds    list.List[*Hold] // that have not ended
 	ending   list.List[*Hold] // that are whole no more, while their contexts may go on
 	settling bool             // holds follow what has happened to the key or the lease
+	handed   int              // how often in a row the key was handed off
 }
 
 // kept is the value of p's key where that stays from now on though its hold has ended here, until
@@ -48,6 +49,13 @@ func (p *place) kept(until time.Time) string {
 func (p *place) tellsOf(c *claim) bool {
 	_, changed := p.ChangedLocked()
 	return !changed && p.m.cfg.Texts[p.Ticket.Kind] == c.m.cfg.Texts[c.Kind]
+}
+
+// suits reports whether c may have p, which its Session leaves to it: p's key shows the shape that
+// c asks for, and its value is true of c. (A read may hold at a key with the value of another read:
+// so it is in a cohort.) It never suits one of several names; see claim.
+func (p *place) suits(c *claim) bool {
+	return !c.together && c.Shape == p.Ticket.Shape && (c.reads() || p.tellsOf(c))
 }
 
 // waitsLocked reports whether p waits for other contenders: they are known to be ahead of it, or

@@ -41,7 +41,7 @@ func (l *listener) followSetBack() {
 	s := (*Session)(l)
 	guard.Pieces(&s.mu, maps.Values(s.lines), func(n *localLine) {
 		n.ahead = line.None
-		if p := n.queue.Lingering(); p != nil && p.StaleLocked() {
+		if p := n.kept; p != nil && p.StaleLocked() {
 			n.GiveWayLocked()
 		}
 		n.MarkLocked()

@@ -1795,14 +1795,10 @@ var mutants = []mutant{
 		killers: []killer{core("queue", "TestAViewIsLiveOnceTheReadAfterItsWatchIsKnown")},
 	},
 	{
-		name:   "a hold is passed on without end",
-		why:    "That is fastest, and somebody of the Session waits. But others wait, too (WithHandoff).",
-		change: in("turn.Queue.HandOff").replace("_.handOffs >= _most", "_most == 0"),
-		killers: []killer{
-			exploring("hand-offs"),
-			core("turn", "TestTurns"),
-			inArea("queue", "TestAHandOffIsWithoutEtcdUpToItsNumber"),
-		},
+		name:    "a hold is passed on without end",
+		why:     "That is fastest, and somebody of the Session waits. But others wait, too (WithHandoff).",
+		change:  in("localLine.keepLocked").replace("_.handed >= _.Handoff", "cfg.Handoff == 0"),
+		killers: []killer{inArea("queue", "TestAHandOffIsWithoutEtcdUpToItsNumber")},
 	},
 	{
 		name:   "the turn goes to one that has left",
@@ -1860,25 +1856,19 @@ var mutants = []mutant{
 	{
 		name:    "what lingers is held whatever its value says",
 		why:     "The key is the Session's own, whichever Mutex comes. But its value says whether the holder may be recalled (WithLinger).",
-		change:  in("claim.wayInLocked").drop("_.tellsOf(_)"),
+		change:  in("claim.wayInLocked").replace("_p.suits(_)", "c.exclusive() && !c.together"),
 		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
-		name:    "a key is handed off whatever its value says",
-		why:     "The key is the Session's own, whichever Mutex waits. But its value says whether the holder may be recalled (WithHandoff).",
-		change:  in("localLine.handOffLocked").drop("!_.tellsOf(_.Value)"),
-		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
-	},
-	{
-		name:    "a key that was put for one that left serves the next one whatever its value says",
-		why:     "The key stands first in line, and the next one waits. But the value is that of the one that left.",
-		change:  in("localLine.endTurnLocked").drop("!_.reads() && !_.tellsOf(_)"),
+		name:    "a key that a release leaves suits the next one whatever its value says",
+		why:     "The key is the Session's own, whichever Mutex waits. But its value says whether the holder may be recalled.",
+		change:  in("place.suits").drop("_.reads() || _.tellsOf(_)"),
 		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
 		name:    "what lingers and cannot be held stays",
 		why:     "The key is given up when its time is over. But until then the Session waits behind a key of its own (WithLinger).",
-		change:  in("claim.enterLocked").replace("_n.GiveWayLocked", "_n.queue.Yield"),
+		change:  in("claim.enterLocked").drop("if _.kept != nil"),
 		killers: []killer{core("hold", "TestWhatLingersAndCannotBeHeldGivesWay")},
 	},
 	{
@@ -2306,7 +2296,7 @@ var mutants = []mutant{
 	{
 		name:    "a key lingers though its info was changed",
 		why:     "No contender waits for it. But no hold of the Session takes it, and it tells what is over.",
-		change:  in("localLine.lingerLocked").drop("!_.tellsOf(_.claim)"),
+		change:  in("localLine.keepLocked").drop("!_.suits(_.claim)"),
 		killers: []killer{inArea("holders", "TestAKeyThatMayHaveAnotherInfoIsNotSharedOn")},
 	},
 	{
@@ -2646,7 +2636,7 @@ var mutants = []mutant{
 	{
 		name:   "a read takes over a place that was put before it came",
 		why:    "The claim that was handed it down has given up as well, and the line goes on. But the writers that came after the put did not wait for this read.",
-		change: in("localLine.endTurnLocked").never("!ok || it"),
+		change: in("localLine.endTurnLocked").replace("_ != nil && _.comesLateLocked()", "false"),
 		killers: []killer{inArea("kinds", "TestAReadTakesOverNoPlaceThatWasPutBeforeItCame"),
 			inArea("kinds", "TestAReadTakesOverNoPlaceThatAReleaseHasPut")},
 	},
@@ -2964,14 +2954,14 @@ var mutants = []mutant{
 	{
 		name:    "LockAll takes a key that is handed off",
 		why:     "The call has waited for this turn, and the key stands first in line. But the key has a revision of its own.",
-		change:  in("localLine.handOffLocked").drop("_.Value.together"),
+		change:  in("place.suits").drop("!_.together"),
 		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey")},
 	},
 	{
 		name: "the key of a LockAll is put with a release",
 		why:  "A release does so for the next waiter, and saves a round trip. But the other names of the LockAll have no key yet.",
 		change: in("localLine.nextLocked").drop("_.Value.together").
-			in("localLine.endTurnLocked").drop("_.together"),
+			in("place.suits").drop("!_.together"),
 		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey")},
 	},
 	{

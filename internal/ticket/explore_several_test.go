@@ -50,9 +50,9 @@ const (
 type manyWorld struct {
 	etcd   *fake.Store
 	calls  []*manyCall
-	queues map[string]*turn.Queue[int, int] // by Session and name
-	order  map[string][]int                 // of the calls in each
-	left   map[manyVerb]int                 // faults
+	queues map[string]*turn.Queue[int] // by Session and name
+	order  map[string][]int            // of the calls in each
+	left   map[manyVerb]int            // faults
 	broken string
 }
 
@@ -85,7 +85,7 @@ type manySetting struct {
 
 func (set *manySetting) world() *manyWorld {
 	w := &manyWorld{
-		etcd: fake.NewStore(), queues: make(map[string]*turn.Queue[int, int]),
+		etcd: fake.NewStore(), queues: make(map[string]*turn.Queue[int]),
 		order: make(map[string][]int), left: make(map[manyVerb]int),
 	}
 	maps.Copy(w.left, set.left)
@@ -93,7 +93,7 @@ func (set *manySetting) world() *manyWorld {
 		call := c
 		w.calls = append(w.calls, &call)
 		for _, n := range c.names {
-			w.queues[w.local(i, n)] = &turn.Queue[int, int]{}
+			w.queues[w.local(i, n)] = &turn.Queue[int]{}
 		}
 		_, _ = w.etcd.Grant(int64(1+c.home), 60) // once for each Session
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -428,17 +427,18 @@ type lease struct {
 
 // A session is one Session.
 type session struct {
-	queue   *turn.Queue[int, int]
+	queue   *turn.Queue[int]
 	waiters []*turn.Waiter[int] // by claim, nil for the claims of other Sessions
 	slots   ticket.Slots
 	leases  []lease // the last one is in use
+	kept    int     // the key that lingers, as keyOf; 0 for none
 	drawn   int
 	epoch   int // how many set-backs it knows of
 }
 
 // ---- copies
 
-func (s *session) copy(key, handed int) (c session, slot func(*ticket.Slot) *ticket.Slot) {
+func (s *session) copy() (c session, slot func(*ticket.Slot) *ticket.Slot) {
 	c = *s
 	c.leases = slices.Clone(s.leases)
 	copied, where := s.slots.Copy()
@@ -449,17 +449,16 @@ func (s *session) copy(key, handed int) (c session, slot func(*ticket.Slot) *tic
 		}
 		return old.Once()
 	}
-	c.queue, c.waiters = copyQueue(s.queue, s.waiters, key, handed)
+	c.queue, c.waiters = copyQueue(s.queue, s.waiters)
 	return c, slot
 }
 
 // copyQueue makes a queue in which each waiter stands where it does in another queue. It
-// uses the queue's own transitions. A key was handed off that many times, last to the
-// owner.
+// uses the queue's own transitions.
 func copyQueue(
-	old *turn.Queue[int, int], olds []*turn.Waiter[int], key, handed int,
-) (*turn.Queue[int, int], []*turn.Waiter[int]) {
-	q, waiters := &turn.Queue[int, int]{}, make([]*turn.Waiter[int], len(olds))
+	old *turn.Queue[int], olds []*turn.Waiter[int],
+) (*turn.Queue[int], []*turn.Waiter[int]) {
+	q, waiters := &turn.Queue[int]{}, make([]*turn.Waiter[int], len(olds))
 	for i, w := range olds {
 		if w != nil {
 			waiters[i] = &turn.Waiter[int]{Value: w.Value, Shares: w.Shares, Steps: w.Steps}
@@ -477,12 +476,6 @@ func copyQueue(
 			next = claim
 		}
 	}
-	if kept := old.Lingering(); kept != 0 {
-		lingers := &turn.Waiter[int]{}
-		q.Enter(lingers)
-		q.Hold(lingers)
-		q.Linger(kept, time.Unix(1, 0))
-	}
 	having := slices.Collect(old.Having())
 	switch {
 	case owner != none && olds[owner].Steps:
@@ -495,18 +488,9 @@ func copyQueue(
 			}
 		}
 	case owner != none:
-		chain := make([]*turn.Waiter[int], handed, handed+1)
-		for i := range chain {
-			chain[i] = &turn.Waiter[int]{}
-		}
-		for i, w := range append(chain, waiters[owner]) {
-			q.Enter(w)
-			if i > 0 {
-				q.HandOff(key, handed)
-			}
-			if i < handed || holds {
-				q.Hold(w)
-			}
+		q.Enter(waiters[owner])
+		if holds {
+			q.Hold(waiters[owner])
 		}
 	}
 	for _, claim := range having {
@@ -543,7 +527,7 @@ func copyQueue(
 	}
 	for i, w := range olds {
 		if w != nil && w.Standing() == turn.Gone {
-			var other turn.Queue[int, int]
+			var other turn.Queue[int]
 			other.Enter(waiters[i])
 			other.Pass()
 		}
@@ -556,7 +540,7 @@ func copyQueue(
 }
 
 // gather notes that the waiters came before a put, if the turn has an owner.
-func gather(q *turn.Queue[int, int]) {
+func gather(q *turn.Queue[int]) {
 	if s := q.State(); s == turn.Taken || s == turn.Passing {
 		q.Gather()
 	}
@@ -569,8 +553,7 @@ func (w *world) copy() *world {
 	c.sessions, c.claims = slices.Clone(w.sessions), slices.Clone(w.claims)
 	slots := make([]func(*ticket.Slot) *ticket.Slot, len(w.sessions))
 	for i := range w.sessions {
-		key, handed := w.handed(&w.sessions[i])
-		c.sessions[i], slots[i] = w.sessions[i].copy(key, handed)
+		c.sessions[i], slots[i] = w.sessions[i].copy()
 	}
 	for i, e := range w.entries {
 		if e != nil {
@@ -591,19 +574,6 @@ func (w *world) copy() *world {
 		}
 	}
 	return &c
-}
-
-// handed returns the key at which the owner of a queue holds, and how often that was handed
-// off.
-func (w *world) handed(s *session) (key, times int) {
-	if state := s.queue.State(); state != turn.Taken && state != turn.Passing {
-		return 0, 0
-	}
-	i := w.claims[s.queue.Owner()].ticket
-	if i == none {
-		return 0, 0
-	}
-	return keyOf(i), w.entries[i].handed
 }
 
 // append appends all that makes w different from other worlds.
@@ -642,7 +612,7 @@ func (w *world) append(b []byte) []byte {
 	}
 	for i := range w.sessions {
 		s := &w.sessions[i]
-		b = append(b, byte(s.drawn), byte(s.epoch), byte(s.queue.State()), byte(s.queue.Lingering()))
+		b = append(b, byte(s.drawn), byte(s.epoch), byte(s.queue.State()), byte(s.kept))
 		for claim := range s.queue.All() {
 			b = append(b, byte(claim))
 		}

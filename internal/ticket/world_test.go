@@ -3,7 +3,6 @@ package ticket_test
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -101,7 +100,7 @@ func newWorld(set *setting) *world {
 		w.claims = append(w.claims, claim{rounds: g.rounds, ticket: none})
 		for len(w.sessions) <= g.home {
 			w.sessions = append(w.sessions, session{
-				queue: &turn.Queue[int, int]{}, waiters: make([]*turn.Waiter[int], len(set.claims)),
+				queue: &turn.Queue[int]{}, waiters: make([]*turn.Waiter[int], len(set.claims)),
 			})
 		}
 		w.sessions[g.home].waiters[i] = w.newWaiter(i)
@@ -139,7 +138,7 @@ func (w *world) hear(home int) {
 func (w *world) retire(home int, l *lease) {
 	l.retired = true
 	s := &w.sessions[home]
-	if k := s.queue.Lingering(); k != 0 && w.entries[k-1].ticket.Lease == l.id {
+	if k := s.kept; k != 0 && w.entries[k-1].ticket.Lease == l.id {
 		w.giveWay(s)
 	}
 }
@@ -157,8 +156,9 @@ func (w *world) end(home int, l *lease) {
 
 // giveWay stands for giveWayLocked.
 func (w *world) giveWay(s *session) {
-	if s.queue.Lingering() != 0 {
-		w.abandon(s.queue.Yield()-1, false)
+	if k := s.kept; k != 0 {
+		s.kept = 0
+		w.abandon(k-1, false)
 	}
 }
 
@@ -649,7 +649,7 @@ func (w *world) steps() []step {
 		}
 	}
 	for i := range w.sessions {
-		if w.sessions[i].queue.Lingering() != 0 {
+		if w.sessions[i].kept != 0 {
 			add(yields, i, 0)
 		}
 		for j, l := range w.sessions[i].leases {
@@ -940,8 +940,8 @@ func (w *world) enter(claim int) {
 		w.leaves(claim)
 		return
 	}
-	if k := s.queue.Lingering(); k != 0 && w.kind(claim) == line.Exclusive && w.lasts(w.entries[k-1]) {
-		s.queue.Yield()
+	if k := s.kept; k != 0 && w.kind(claim) == line.Exclusive && w.lasts(w.entries[k-1]) {
+		s.kept = 0
 		s.queue.Enter(s.waiters[claim])
 		c.standing, c.ticket = inLine, k-1
 		w.entries[k-1].claim = claim
@@ -998,7 +998,7 @@ func (w *world) audit(i int) {
 		return
 	}
 	e.whole = false
-	if s.queue.Lingering() == keyOf(i) {
+	if s.kept == keyOf(i) {
 		w.giveWay(s)
 	}
 }
@@ -1122,30 +1122,26 @@ func (w *world) unlock(claim int, alone, seen bool) {
 	w.send(i)
 }
 
-// keeps stands for handOffLocked and lingerLocked.
+// keeps stands for keepLocked.
 func (w *world) keeps(s *session, i int, alone bool) bool {
 	e := w.entries[i]
-	if e.ticket.Kind != line.Exclusive {
+	first := s.queue.First()
+	switch {
+	case e.ticket.Kind != line.Exclusive,
+		first != nil && (e.handed >= w.handoff || w.kind(first.Value) != line.Exclusive),
+		first == nil && (!w.linger || !alone):
 		return false
 	}
-	if first := s.queue.First(); w.handoff > 0 && first != nil &&
-		w.kind(first.Value) == line.Exclusive {
-		if next, ok := s.queue.HandOff(keyOf(i), w.handoff); ok {
-			if e.handed++; e.handed > w.handoff {
-				w.breaks("a key was handed off %d times", e.handed)
-			}
-			w.leaves(e.claim)
-			e.whole = false
-			w.comes(next, i)
-			return true
-		}
-	}
-	if !w.linger || !alone || s.queue.Waiting() > 0 {
-		return false
-	}
-	s.queue.Linger(keyOf(i), time.Unix(1, 0))
+	next, ok := s.queue.Pass()
 	w.leaves(e.claim)
-	e.phase, e.whole, e.handed = lingering, false, 0
+	e.whole = false
+	if ok {
+		e.handed++
+		w.comes(next, i)
+		return true
+	}
+	s.kept = keyOf(i)
+	e.phase, e.handed = lingering, 0
 	return true
 }
 

@@ -11,20 +11,16 @@
 //	                            the turn before, it stays
 //	Choose      Taken           Passing, if there is a waiter
 //	Pass        Taken, Passing  Taken, by the first waiter, or Free if there is none
-//	HandOff     Taken           Taken, by the first waiter, with the key of the owner before
 //	Admit       Taken           unchanged: the first waiter has the turn, too. If it shares, it is
 //	                            beside the owner. If it steps, it owns the turn, and the owner
 //	                            before has the turn beside it
 //	Part        Taken, Passing  unchanged: one of several waiters that have the turn goes away
-//	Linger      Taken           Lingering, if there is no waiter
-//	Yield       Lingering       Free: the key is given up, or taken by a waiter that enters next
 package turn
 
 import (
 	"fmt"
 	"iter"
 	"slices"
-	"time"
 
 	"github.com/etcdlock/etcdlock/internal/list"
 )
@@ -34,15 +30,14 @@ type State uint8
 
 // The states of a Queue.
 const (
-	Free      State = iota // the turn has no owner, and there is no waiter
-	Taken                  // the owner queues in etcd, or holds, or has lost and not unlocked
-	Passing                // as Taken; the first waiter was chosen, and gets the turn next
-	Lingering              // the turn has no owner; a key is kept for the next waiter
+	Free    State = iota // the turn has no owner, and there is no waiter
+	Taken                // the owner queues in etcd, or holds, or has lost and not unlocked
+	Passing              // as Taken; the first waiter was chosen, and gets the turn next
 )
 
 // String is for messages.
 func (s State) String() string {
-	return [...]string{"free", "taken", "passing", "lingering"}[s]
+	return [...]string{"free", "taken", "passing"}[s]
 }
 
 // A Standing is where a Waiter stands.
@@ -85,8 +80,7 @@ type Waiter[W any] struct {
 // Standing is where w stands.
 func (w *Waiter[W]) Standing() Standing { return w.standing }
 
-// A Queue is the local queue for one name, with waiters W that hold at keys K. The zero
-// Queue is free.
+// A Queue is the local queue for one name, with waiters W. The zero Queue is free.
 //
 // Invariant: at most one waiter has the turn, or several share it: its owner, and the waiters
 // beside the owner. Either the owner alone has a key in etcd's line, and the waiters beside it hold
@@ -100,11 +94,9 @@ func (w *Waiter[W]) Standing() Standing { return w.standing }
 //
 // Do not pass it on when one of several goes. (TestAWriterWaitsForEveryReaderOfItsSession.)
 //
-// Invariant: while a key lingers the turn has no owner, and there is no waiter.
-//
 // How long it takes to enter or to leave does not depend on the number of waiters: a hundred
 // thousand may leave at once, and the Session's mutex is held meanwhile.
-type Queue[W any, K comparable] struct {
+type Queue[W any] struct {
 	state  State
 	owner  *Waiter[W]
 	beside list.List[*Waiter[W]] // the waiters that have the turn beside its owner
@@ -114,62 +106,52 @@ type Queue[W any, K comparable] struct {
 	unstepped int                   // how many waiters do not step
 	came      uint64                // how many have come to wait
 	gathered  uint64                // how many had come before the put of the owner's key
-
-	handed   K   // the key that was handed off last
-	handOffs int // of handed
-
-	lingering K         // the key that lingers
-	until     time.Time // when it is given up
-	due       time.Time // when Due is called, zero if it is not
 }
 
 // State is the queue's state.
-func (q *Queue[W, K]) State() State { return q.state }
+func (q *Queue[W]) State() State { return q.state }
 
 // Owner is the owner of the turn, or the zero W if there is none.
-func (q *Queue[W, K]) Owner() (w W) {
+func (q *Queue[W]) Owner() (w W) {
 	if q.owner != nil {
 		w = q.owner.Value
 	}
 	return w
 }
 
-// Lingering is the key that lingers, or the zero K if none does.
-func (q *Queue[W, K]) Lingering() K { return q.lingering }
-
 // Waiting is the number of waiters.
-func (q *Queue[W, K]) Waiting() int { return q.waiters.Len() }
+func (q *Queue[W]) Waiting() int { return q.waiters.Len() }
 
 // First is the first waiter, or nil if there is none.
-func (q *Queue[W, K]) First() *Waiter[W] {
+func (q *Queue[W]) First() *Waiter[W] {
 	w, _ := q.waiters.First()
 	return w
 }
 
 // Early reports whether w, the first waiter, may share the owner's key even if other contenders
 // have come to etcd's line since: w came before the key was put.
-func (q *Queue[W, K]) Early(w *Waiter[W]) bool {
+func (q *Queue[W]) Early(w *Waiter[W]) bool {
 	return w.standing == Waiting && w.Shares && w.number <= q.gathered
 }
 
 // AllShare reports whether all waiters share.
-func (q *Queue[W, K]) AllShare() bool { return q.unshared == 0 }
+func (q *Queue[W]) AllShare() bool { return q.unshared == 0 }
 
 // AllStep reports whether all waiters step.
-func (q *Queue[W, K]) AllStep() bool { return q.unstepped == 0 }
+func (q *Queue[W]) AllStep() bool { return q.unstepped == 0 }
 
 // Sharing is how many have the turn beside its owner.
-func (q *Queue[W, K]) Sharing() int { return q.beside.Len() }
+func (q *Queue[W]) Sharing() int { return q.beside.Len() }
 
 // Having yields the waiters that have the turn: the ones beside its owner, in the order in which
 // they got that standing, and the owner.
-func (q *Queue[W, K]) Having() iter.Seq[W] { return q.and(&q.beside) }
+func (q *Queue[W]) Having() iter.Seq[W] { return q.and(&q.beside) }
 
 // All yields the waiters in order, and the owner. It leaves out the waiters beside the owner.
-func (q *Queue[W, K]) All() iter.Seq[W] { return q.and(&q.waiters) }
+func (q *Queue[W]) All() iter.Seq[W] { return q.and(&q.waiters) }
 
 // and yields some, and the owner.
-func (q *Queue[W, K]) and(some *list.List[*Waiter[W]]) iter.Seq[W] {
+func (q *Queue[W]) and(some *list.List[*Waiter[W]]) iter.Seq[W] {
 	return func(yield func(W) bool) {
 		for w := range some.All() {
 			if !yield(w.Value) {
@@ -188,7 +170,7 @@ const few = 8
 // Ahead is how many waiters are ahead of w, including the owner. For a nil w it is how many
 // would be ahead of a new waiter. Behind more than a few waiters it may be too high, but only by
 // the number of waiters that have left from among them.
-func (q *Queue[W, K]) Ahead(w *Waiter[W]) int {
+func (q *Queue[W]) Ahead(w *Waiter[W]) int {
 	ahead := q.waiters.Len()
 	if w != nil {
 		must("Ahead", "waiter", w.standing, Waiting)
@@ -200,7 +182,7 @@ func (q *Queue[W, K]) Ahead(w *Waiter[W]) int {
 	return ahead
 }
 
-func (q *Queue[W, K]) waitingBefore(w *Waiter[W]) int {
+func (q *Queue[W]) waitingBefore(w *Waiter[W]) int {
 	n := 0
 	for range w.node.Before() {
 		if n++; n > few {
@@ -212,9 +194,8 @@ func (q *Queue[W, K]) waitingBefore(w *Waiter[W]) int {
 
 // ---- transitions
 
-// Enter adds w. In a free queue w has the turn at once, otherwise it waits. If a key lingers, the
-// caller must take it or give it up before.
-func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
+// Enter adds w. In a free queue w has the turn at once, otherwise it waits.
+func (q *Queue[W]) Enter(w *Waiter[W]) (has bool) {
 	must("Enter", "turn", q.state, Free, Taken, Passing)
 	must("Enter", "waiter", w.standing, Out)
 	if q.state == Free {
@@ -230,7 +211,7 @@ func (q *Queue[W, K]) Enter(w *Waiter[W]) (has bool) {
 
 // Gather notes that a key is about to be put, at which the owner or the chosen one will hold. If
 // that waiter shares, all that wait now, and share, are Early.
-func (q *Queue[W, K]) Gather() {
+func (q *Queue[W]) Gather() {
 	must("Gather", "turn", q.state, Taken, Passing)
 	holder := q.owner
 	if w := q.First(); w != nil && w.standing == Next {
@@ -243,7 +224,7 @@ func (q *Queue[W, K]) Gather() {
 }
 
 // Hold notes that the hold of w, the owner of the turn, has begun.
-func (q *Queue[W, K]) Hold(w *Waiter[W]) {
+func (q *Queue[W]) Hold(w *Waiter[W]) {
 	must("Hold", "turn", q.state, Taken)
 	must("Hold", "waiter", w.standing, Owner)
 	w.standing = Holder
@@ -252,7 +233,7 @@ func (q *Queue[W, K]) Hold(w *Waiter[W]) {
 // Admit gives the first waiter the turn, too, beside its owner, which holds. If both share, the
 // waiter has a hold, too. If both step, the waiter is the owner now, and the owner before has the
 // turn beside it.
-func (q *Queue[W, K]) Admit() W {
+func (q *Queue[W]) Admit() W {
 	must("Admit", "turn", q.state, Taken)
 	must("Admit", "waiter", q.owner.standing, Holder)
 	w := q.First()
@@ -273,7 +254,7 @@ func (q *Queue[W, K]) Admit() W {
 // Part makes w, which has the turn, go away if another waiter has the turn, too. If w was the
 // owner, one of the waiters beside it becomes the owner. If w is the only one, Part returns false
 // and does nothing: w has to pass the turn on.
-func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
+func (q *Queue[W]) Part(w *Waiter[W]) (goes bool) {
 	must("Part", "turn", q.state, Taken, Passing)
 	must("Part", "waiter", w.standing, Owner, Holder, Beside)
 	heir, some := q.beside.Last()
@@ -294,7 +275,7 @@ func (q *Queue[W, K]) Part(w *Waiter[W]) (goes bool) {
 // Leave removes w if it waits or is chosen. It returns where w stood. If w stood anywhere else
 // nothing has happened: an Owner has to pass the turn on, a Holder, or a waiter Beside it, keeps
 // its hold, and a waiter that is Gone had a hold, which was closed.
-func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
+func (q *Queue[W]) Leave(w *Waiter[W]) Standing {
 	must("Leave", "waiter", w.standing, Waiting, Next, Owner, Holder, Beside, Gone)
 	stood := w.standing
 	if stood == Waiting || stood == Next {
@@ -307,7 +288,7 @@ func (q *Queue[W, K]) Leave(w *Waiter[W]) Standing {
 // Choose chooses the first waiter. It gets the turn after the owner's release, which puts
 // its key, unless it leaves before: then the turn goes to the first waiter of that time. ok is
 // false if there is no waiter.
-func (q *Queue[W, K]) Choose() (next W, ok bool) {
+func (q *Queue[W]) Choose() (next W, ok bool) {
 	must("Choose", "turn", q.state, Taken)
 	must("Choose", "waiter", q.owner.standing, Holder)
 	q.mustBeAlone("Choose")
@@ -321,13 +302,13 @@ func (q *Queue[W, K]) Choose() (next W, ok bool) {
 
 // Pass takes the turn from its owner. The turn goes to the first waiter. ok is false if there is
 // none: the queue is free.
-func (q *Queue[W, K]) Pass() (owner W, ok bool) {
+func (q *Queue[W]) Pass() (owner W, ok bool) {
 	must("Pass", "turn", q.state, Taken, Passing)
 	q.mustBeAlone("Pass")
 	q.owner.standing = Gone
 	w := q.First()
 	if w == nil {
-		q.release(Free)
+		q.state, q.owner = Free, nil
 		return owner, false
 	}
 	q.remove(w)
@@ -335,67 +316,8 @@ func (q *Queue[W, K]) Pass() (owner W, ok bool) {
 	return w.Value, true
 }
 
-// HandOff passes the turn, and the key at which its owner held, to the first waiter. It
-// works up to most times in a row with one key. For a key that has lingered the count
-// starts again. If most is reached or there is no waiter, ok is false and nothing has happened.
-func (q *Queue[W, K]) HandOff(key K, most int) (owner W, ok bool) {
-	must("HandOff", "turn", q.state, Taken)
-	must("HandOff", "waiter", q.owner.standing, Holder)
-	q.mustBeAlone("HandOff")
-	if q.handed != key {
-		q.handed, q.handOffs = key, 0
-	}
-	if q.waiters.Len() == 0 || q.handOffs >= most {
-		return owner, false
-	}
-	q.handOffs++
-	return q.Pass()
-}
-
-// Linger ends the owner's turn. It keeps the key at which the owner held until the time until, or
-// until a waiter comes. There must be no waiter now. call says that the caller must call Due at
-// that time: if a time was set before, it would be too late.
-func (q *Queue[W, K]) Linger(key K, until time.Time) (call bool) {
-	must("Linger", "turn", q.state, Taken)
-	must("Linger", "waiter", q.owner.standing, Holder)
-	q.mustBeAlone("Linger")
-	if q.waiters.Len() > 0 {
-		panic("turn: Linger: somebody waits")
-	}
-	q.owner.standing = Gone
-	q.release(Lingering)
-	q.lingering, q.until = key, until
-	if call = q.due.IsZero() || until.Before(q.due); call {
-		q.due = until
-	}
-	return call
-}
-
-// Due says whether the time of the key that lingers is over; the caller then gives the key up. If
-// it is not over, the caller calls Due once more after the time returned, unless that is 0.
-func (q *Queue[W, K]) Due(now time.Time) (over bool, again time.Duration) {
-	q.due = time.Time{}
-	if q.state != Lingering {
-		return false, 0
-	}
-	if again = q.until.Sub(now); again > 0 {
-		q.due = q.until
-		return false, again
-	}
-	return true, 0
-}
-
-// Yield ends that a key lingers, and returns the key.
-func (q *Queue[W, K]) Yield() K {
-	must("Yield", "turn", q.state, Lingering)
-	var none K
-	key := q.lingering
-	q.state, q.lingering = Free, none
-	return key
-}
-
 // give gives w the turn.
-func (q *Queue[W, K]) give(w *Waiter[W]) {
+func (q *Queue[W]) give(w *Waiter[W]) {
 	w.standing = Owner
 	q.state, q.owner = Taken, w
 	if !w.Shares {
@@ -403,22 +325,15 @@ func (q *Queue[W, K]) give(w *Waiter[W]) {
 	}
 }
 
-// release leaves the turn without an owner.
-func (q *Queue[W, K]) release(state State) {
-	var none K
-	q.state, q.owner = state, nil
-	q.handed, q.handOffs = none, 0
-}
-
 // remove takes out w, which waits.
-func (q *Queue[W, K]) remove(w *Waiter[W]) {
+func (q *Queue[W]) remove(w *Waiter[W]) {
 	w.node.Remove()
 	q.counts(w, -1)
 }
 
 // counts adds n to the number of waiters that do not share if w does not share, and likewise for
 // step.
-func (q *Queue[W, K]) counts(w *Waiter[W], n int) {
+func (q *Queue[W]) counts(w *Waiter[W], n int) {
 	if !w.Shares {
 		q.unshared += n
 	}
@@ -428,7 +343,7 @@ func (q *Queue[W, K]) counts(w *Waiter[W], n int) {
 }
 
 // mustBeAlone panics if a waiter has the turn beside its owner.
-func (q *Queue[W, K]) mustBeAlone(transition string) {
+func (q *Queue[W]) mustBeAlone(transition string) {
 	if n := q.beside.Len(); n > 0 {
 		panic(fmt.Sprintf("turn: %s: %d have the turn beside its owner", transition, n))
 	}

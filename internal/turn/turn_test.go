@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -15,7 +13,7 @@ import (
 )
 
 type (
-	queue  = turn.Queue[string, int]
+	queue  = turn.Queue[string]
 	waiter = turn.Waiter[string]
 )
 
@@ -45,9 +43,6 @@ func (d *desk) there(name string) *waiter {
 	return d.of(name)
 }
 
-// noon is the time in these tests.
-var noon = time.Date(2024, 1, 2, 12, 0, 0, 0, time.UTC)
-
 // do does one step of the tables, and returns what comes of it.
 func (d *desk) do(step string) string {
 	verb, arg, _ := strings.Cut(strings.TrimSpace(step), " ")
@@ -58,11 +53,6 @@ func (d *desk) do(step string) string {
 		}
 		return "waits"
 	case "hold":
-		d.Hold(d.there(arg))
-		return ""
-	case "take": // what lingers
-		d.Yield()
-		d.Enter(d.of(arg))
 		d.Hold(d.there(arg))
 		return ""
 	case "leave":
@@ -95,12 +85,6 @@ func (d *desk) do(step string) string {
 		return said(d.Choose())
 	case "pass":
 		return said(d.Pass())
-	case "handoff": // of a key, at most two in a row
-		return said(d.HandOff(key(arg), 2))
-	case "linger":
-		return fmt.Sprint(d.Linger(key(arg), noon.Add(time.Minute)))
-	case "yield":
-		return fmt.Sprint(d.Yield())
 	case "ahead":
 		if arg == "" {
 			return fmt.Sprint(d.Ahead(nil))
@@ -119,14 +103,6 @@ func after(d *desk, name string) string {
 	return ""
 }
 
-func key(arg string) int {
-	key, err := strconv.Atoi(arg)
-	if err != nil {
-		panic(err)
-	}
-	return key
-}
-
 func said(name string, ok bool) string {
 	if !ok {
 		return "nobody"
@@ -134,13 +110,9 @@ func said(name string, ok bool) string {
 	return name
 }
 
-// look describes d: its state, the owner or what lingers, and the waiters in the order of
-// All.
+// look describes d: its state, the owner, and the waiters in the order of All.
 func (d *desk) look() string {
 	all := strings.Join(slices.Collect(d.All()), " ")
-	if d.State() == turn.Lingering {
-		return fmt.Sprintf("lingering %d", d.Lingering())
-	}
 	return strings.TrimSpace(fmt.Sprintf("%v %s", d.State(), all))
 }
 
@@ -197,28 +169,6 @@ func TestTurns(t *testing.T) {
 			"enter a=has, hold a=, enter b=waits, enter c=waits, choose=b, leave b=next, " +
 				"pass=c, enter b=waits", "taken b c"},
 
-		{"two hand-offs of a key",
-			"enter a=has, hold a=, enter b=waits, enter c=waits, enter d=waits, " +
-				"handoff 1=b, hold b=, handoff 1=c, hold c=, handoff 1=nobody", "taken d c"},
-		{"each key has its own",
-			"enter a=has, hold a=, enter b=waits, enter c=waits, enter d=waits, " +
-				"handoff 1=b, hold b=, handoff 1=c, hold c=, handoff 2=d", "taken d"},
-		{"nobody to hand off to", "enter a=has, hold a=, handoff 1=nobody", "taken a"},
-		{"who leaves with the key hands it on, and that does not count anew",
-			"enter a=has, hold a=, enter b=waits, enter c=waits, enter d=waits, " +
-				"handoff 1=b, hold b=, handoff 1=c, leave c=owner, pass=d, hold d=, enter e=waits, " +
-				"handoff 1=nobody", "taken e d"},
-
-		{"a key lingers", "enter a=has, hold a=, linger 1=true", "lingering 1"},
-		{"and is taken", "enter a=has, hold a=, linger 1=true, take b", "taken b"},
-		{"and lingers again, by the call that is due",
-			"enter a=has, hold a=, linger 1=true, take b, linger 1=false", "lingering 1"},
-		{"and is given up", "enter a=has, hold a=, linger 1=true, yield=1", "free"},
-		{"after which one may come", "enter a=has, hold a=, linger 1=true, yield=1, enter b=has", "taken b"},
-		{"a key that has lingered is handed off anew",
-			"enter a=has, hold a=, enter b=waits, enter c=waits, handoff 1=b, hold b=, handoff 1=c, hold c=, " +
-				"linger 1=true, take d, enter e=waits, handoff 1=e", "taken e"},
-
 		{"nobody is before the first", "ahead=0", "free"},
 		{"the owner is before all",
 			"enter a=has, enter b=waits, enter c=waits, ahead b=1, ahead c=2, " +
@@ -229,7 +179,6 @@ func TestTurns(t *testing.T) {
 		{"who has left is before nobody",
 			"enter a=has, enter b=waits, enter c=waits, leave b=waiting, " +
 				"ahead c=1", "taken c a"},
-		{"a key that lingers is nobody", "enter a=has, hold a=, linger 1=true, ahead=0", "lingering 1"},
 
 		{"one that shares waits until it is let in", "enter r=has, enter r2=waits", "taken r2 r"},
 		{"and joins", "enter r=has, hold r=, enter r2=waits, admit=r2, have=r r2", "taken r"},
@@ -305,7 +254,6 @@ func TestTurns(t *testing.T) {
 				"allshare=true", "taken b"},
 		{"it has the turn", "enter r=has, hold r=, enter a=waits, choose=a, pass=a, allshare=true", "taken a"},
 		{"it got the turn at once", "enter r=has, enter a=waits, pass=a, allshare=true", "taken a"},
-		{"it was handed the key", "enter b=has, hold b=, enter a=waits, handoff 1=a, allshare=true", "taken a"},
 	}
 	for _, row := range rows {
 		t.Run(row.promise, func(t *testing.T) {
@@ -326,26 +274,24 @@ func TestIllegalTransitionsPanic(t *testing.T) {
 		steps string
 		bad   string
 	}{
-		{"free", "", "take a, leave a, hold a, choose, pass, handoff 1, linger 1, yield, ahead a"},
-		{"taken", "enter a", "enter a, take b, leave b, take a, yield, ahead a, hold b, " +
-			"choose, handoff 1, linger 1"},
-		{"taken, and one waits", "enter a, hold a, enter b", "enter b, take b, linger 1, yield, hold a, hold b"},
+		{"free", "", "leave a, hold a, choose, pass, ahead a"},
+		{"taken", "enter a", "enter a, leave b, ahead a, hold b, " +
+			"choose"},
+		{"taken, and one waits", "enter a, hold a, enter b", "enter b, hold a, hold b"},
 		{"passing", "enter a, hold a, enter b, choose",
-			"enter b, take c, choose, handoff 1, linger 1, yield, ahead b, hold b"},
+			"enter b, choose, ahead b, hold b"},
 		{"passing, and the chosen one has left", "enter a, hold a, enter b, choose, leave b",
-			"linger 1, choose, admit"},
-		{"lingering", "enter a, hold a, linger 1",
-			"enter b, choose, pass, handoff 1, linger 2, leave b, come r, admit, part a, gather, hold a"},
+			"choose, admit"},
 		{"one that shares has no hold yet", "enter r, enter r2", "admit, come r3, choose"},
 		{"several share", "enter r, hold r, come r2",
-			"choose, pass, handoff 1, linger 1, come r2, come a, admit, part a, hold r2"},
+			"choose, pass, come r2, come a, admit, part a, hold r2"},
 		{"several share, and one waits", "enter r, hold r, come r2, enter a", "come r3, admit, choose, pass"},
 		{"one that does not share has the turn", "enter a, hold a, enter r", "admit, come r2, come r"},
 		{"it is alone", "enter a, hold a", "come r, come b, admit"},
 		{"one that shares, and nobody waits", "enter r, hold r", "admit, come a, part r2"},
 		{"one that steps has no hold yet", "enter p, enter p2", "admit, come p3, choose"},
 		{"several step", "enter p, hold p, come p2, hold p2",
-			"choose, pass, handoff 1, linger 1, come p2, come a, come r, admit, part a, come r, hold p"},
+			"choose, pass, come p2, come a, come r, admit, part a, come r, hold p"},
 		{"several step, and one waits", "enter p, hold p, come p2, hold p2, enter a",
 			"come p3, admit, choose, pass"},
 		{"one that does not step has the turn", "enter r, hold r, enter p", "admit, come p2, come p"},
@@ -374,52 +320,8 @@ func TestAWaiterIsInOneQueue(t *testing.T) {
 	require.Panics(t, func() { other.do("enter b") })
 	other.do("enter c")
 	other.do("hold c")
-	other.do("linger 1")
-	require.Panics(t, func() { other.do("take b") })
-}
-
-// WithLinger: one timer is enough for all the keys that linger at a name, one after the
-// other. It calls Due when the first key's time would have been over. Due says when to call
-// again.
-func TestDue(t *testing.T) {
-	at := func(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
-	lingering := func(until int) *desk {
-		d := &desk{}
-		d.do("enter a")
-		d.do("hold a")
-		require.True(t, d.Linger(1, at(until)))
-		return d
-	}
-	again := func(d *desk, by string, until int) (call bool) {
-		d.do("take " + by)
-		return d.Linger(1, at(until))
-	}
-	told := func(over bool, again time.Duration) string { return fmt.Sprint(over, " ", again) }
-
-	d := lingering(10)
-	require.Equal(t, "false 4s", told(d.Due(at(6))), "the timer is early")
-	require.Equal(t, "true 0s", told(d.Due(at(10))))
-	require.Equal(t, turn.Lingering, d.State(), "the root gives it up")
-
-	d = lingering(10)
-	require.False(t, again(d, "b", 20), "a call is due before that")
-	require.Equal(t, "false 10s", told(d.Due(at(10))))
-	require.False(t, again(d, "c", 30), "and now another one is")
-	require.Equal(t, "false 10s", told(d.Due(at(20))))
-	require.Equal(t, "true 0s", told(d.Due(at(31))))
-
-	d = lingering(10)
-	require.True(t, again(d, "b", 5), "a Mutex with a shorter time")
-	require.Equal(t, "true 0s", told(d.Due(at(5))))
-
-	d = lingering(10)
-	d.do("take b")
-	require.Equal(t, "false 0s", told(d.Due(at(10))), "nothing lingers, nothing is due")
-	require.True(t, d.Linger(1, at(20)), "until something does")
-
-	d = lingering(10)
-	d.do("yield")
-	require.Equal(t, "false 0s", told(d.Due(at(10))))
+	other.do("pass")
+	require.Panics(t, func() { other.do("enter b") })
 }
 
 // Behind a few waiters, Ahead counts a waiter's place exactly. Behind more, it may be too
@@ -457,17 +359,15 @@ func TestAheadIsExactBehindAFew(t *testing.T) {
 
 // A model of the queue, by lists that it searches. Some waiters share, and some step.
 type model struct {
-	beside        []string // in the order in which they came
-	waiting       []string
-	owner         string
-	holds         bool     // the owner has a hold
-	passing       bool     // one was chosen
-	next          string   // the chosen one, which is the first that waits; "" once it has left
-	over          []string // the waiters that had a hold once
-	kept          int      // 0 if nothing lingers
-	key, handOffs int
-	came          int // how many waiters have come, for their names
-	early         []string
+	beside  []string // in the order in which they came
+	waiting []string
+	owner   string
+	holds   bool     // the owner has a hold
+	passing bool     // one was chosen
+	next    string   // the chosen one, which is the first that waits; "" once it has left
+	over    []string // the waiters that had a hold once
+	came    int      // how many waiters have come, for their names
+	early   []string
 }
 
 // legal returns the steps that may come next: none of them panics.
@@ -483,8 +383,6 @@ func (m *model) legal() []string {
 		steps = append(steps, "leave "+m.over[n-1])
 	}
 	switch {
-	case m.kept != 0:
-		return append(steps, "take", "yield", "ahead")
 	case m.owner == "":
 		return append(steps, "enter", "enter r", "enter p", "ahead", "allshare", "allstep")
 	}
@@ -511,11 +409,7 @@ func (m *model) legal() []string {
 	if m.passing || !m.holds {
 		return steps
 	}
-	steps = append(steps, "choose", fmt.Sprint("handoff ", m.key), fmt.Sprint("handoff ", m.key))
-	if len(m.waiting) == 0 {
-		steps = append(steps, fmt.Sprint("linger ", m.key))
-	}
-	return steps
+	return append(steps, "choose")
 }
 
 // do does what desk.do must do, and returns what that must return.
@@ -529,7 +423,6 @@ func (m *model) do(step string) string {
 		m.waiting = slices.Clone(m.waiting[1:])
 		return w
 	}
-	newKey := func() { m.key, m.handOffs = m.key+1, 0 }
 	named := func(name string) string {
 		if name == "" {
 			return "nobody"
@@ -540,7 +433,6 @@ func (m *model) do(step string) string {
 	switch verb {
 	case "enter":
 		if m.owner == "" {
-			newKey()
 			m.owner, m.holds = arg, false
 			return "has"
 		}
@@ -600,9 +492,6 @@ func (m *model) do(step string) string {
 			early = append(early, m.waiting[i])
 		}
 		return strings.Join(early, " ")
-	case "take":
-		m.owner, m.holds, m.kept = arg, true, 0
-		return ""
 	case "leave": // a call whose context ends, wherever it stands
 		switch {
 		case slices.Contains(m.over, arg):
@@ -629,23 +518,7 @@ func (m *model) do(step string) string {
 	case "pass":
 		m.owner, m.holds, m.passing, m.next = first(), false, false, ""
 		m.early = slices.DeleteFunc(m.early, func(string) bool { return !shares(m.owner) })
-		newKey()
 		return named(m.owner)
-	case "handoff":
-		if m.handOffs == 2 || len(m.waiting) == 0 {
-			return "nobody"
-		}
-		m.handOffs++
-		m.owner, m.holds = first(), false
-		m.early = slices.DeleteFunc(m.early, func(string) bool { return !shares(m.owner) })
-		return m.owner
-	case "linger":
-		m.owner, m.kept, m.handOffs = "", m.key, 0
-		return "" // TestDue checks whether a call is due
-	case "yield":
-		kept := m.kept
-		m.kept = 0
-		return fmt.Sprint(kept)
 	default: // ahead
 		n := slices.Index(m.waiting, arg)
 		if arg == "" {
@@ -660,8 +533,6 @@ func (m *model) do(step string) string {
 
 func (m *model) look() string {
 	switch {
-	case m.kept != 0:
-		return fmt.Sprintf("lingering %d", m.kept)
 	case m.owner == "":
 		return "free"
 	case m.passing:
@@ -690,7 +561,7 @@ func TestTheQueueDoesWhatASimpleOneDoes(t *testing.T) {
 				continue // Ahead is exact behind a few
 			}
 			switch step {
-			case "enter", "take":
+			case "enter":
 				m.came++
 				step += fmt.Sprint(" w", m.came)
 			case "enter r", "come r", "enter p", "come p":
@@ -699,12 +570,9 @@ func TestTheQueueDoesWhatASimpleOneDoes(t *testing.T) {
 			}
 			history = append(history, step)
 			want, got := m.do(step), d.do(step)
-			if !strings.HasPrefix(step, "linger") {
-				same(want, got)
-			}
+			same(want, got)
 			same(m.look(), d.look())
 			same(m.owner, d.Owner())
-			same(m.kept, d.Lingering())
 			same(len(m.waiting), d.Waiting())
 		}
 	}
@@ -712,8 +580,8 @@ func TestTheQueueDoesWhatASimpleOneDoes(t *testing.T) {
 
 // States and standings print their names.
 func TestStatesHaveNames(t *testing.T) {
-	states := []turn.State{turn.Free, turn.Taken, turn.Passing, turn.Lingering}
-	require.Equal(t, "[free taken passing lingering]", fmt.Sprint(states))
+	states := []turn.State{turn.Free, turn.Taken, turn.Passing}
+	require.Equal(t, "[free taken passing]", fmt.Sprint(states))
 	standings := []turn.Standing{
 		turn.Out, turn.Waiting, turn.Next, turn.Owner, turn.Holder, turn.Beside, turn.Gone,
 	}
