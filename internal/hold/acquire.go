@@ -23,17 +23,15 @@ const removalGrace = 25 * time.Millisecond
 // lock is acquire of a call with ctx, and tells the Trace how the call begins and how it ends. It
 // returns the hold, of several names the first, and the context of the call: ctx, or what the Trace
 // has made of it.
-func (c *claim) lock(ctx context.Context) (*Hold, context.Context, error) {
-	began, hooks := time.Now(), c.m.cfg.Hooks
+func (c *call) lock(ctx context.Context) (*Hold, context.Context, error) {
+	began, hooks := time.Now(), c.cfg.Hooks
 	if hooks.Start != nil {
 		ctx = hooks.start(ctx, c.event())
 	}
-	for _, o := range c.all {
-		o.caller, o.started = ctx, began
-	}
+	c.ctx, c.started = ctx, began
 	h, err := c.acquire(ctx)
 	if err != nil {
-		if c.runs {
+		if c.Runs {
 			err = errs.NotRun(err)
 		}
 		if hooks.GaveUp != nil {
@@ -50,58 +48,58 @@ func (c *claim) lock(ctx context.Context) (*Hold, context.Context, error) {
 
 // tellHolds tells the Trace at once that h has begun, of the call with ctx. If the user's code ends
 // the goroutine h is released: its caller never gets it.
-func (c *claim) tellHolds(ctx context.Context, h *Hold) context.Context {
+func (c *call) tellHolds(ctx context.Context, h *Hold) context.Context {
 	told := false
 	defer func() {
 		if !told {
-			got := Handle{Lock: c.m, Hold: h}
+			got := Handle{Lock: c.first.m, Hold: h}
 			_ = got.Unlock(context.WithoutCancel(ctx))
 		}
 	}()
-	ctx = c.m.cfg.Hooks.holds(ctx, h.waited())
+	ctx = c.cfg.Hooks.holds(ctx, h.waited())
 	told = true
 	return ctx
 }
 
 // reportGaveUp reports to Trace that the call with ctx got no hold.
-func (c *claim) reportGaveUp(ctx context.Context, err error) {
-	for _, o := range c.all {
+func (c *call) reportGaveUp(ctx context.Context, err error) {
+	for _, o := range c.claims {
 		report(&o.m.s.hooks, o.m.cfg.Hooks.GaveUp, ctx,
-			GaveUp{o.m.name, time.Since(o.started), o.ahead, err})
+			GaveUp{o.m.name, time.Since(c.started), o.ahead, err})
 	}
 }
 
 // event is c as the Trace is told that it begins.
-func (c *claim) event() Call {
+func (c *call) event() Call {
 	e := Call{
-		Name: c.m.name, Kind: c.Kind, Weight: max(1, int(c.Weight)), Try: c.Try,
+		Name: c.first.m.name, Kind: c.Kind, Weight: max(1, int(c.Weight)), Try: c.Try,
 	}
-	if len(c.all) > 1 {
-		for _, o := range c.all {
+	if len(c.claims) > 1 {
+		for _, o := range c.claims {
 			e.Names = append(e.Names, o.m.name)
 		}
 	}
 	return e
 }
 
-// acquire takes the claims of c's call through their local lines, puts their keys, waits until
+// acquire takes the claims of c through their local lines, puts their keys, waits until
 // these are first in etcd's lines, and begins the holds, of which it returns the first. After an
 // error no claim is in a line, and its key, if it may exist, is being removed.
-func (c *claim) acquire(ctx context.Context) (h *Hold, err error) {
-	if c.Kind == line.Read || c.Kind == line.Exclusive && c.m.cfg.Linger > 0 {
+func (c *call) acquire(ctx context.Context) (h *Hold, err error) {
+	if c.Kind == line.Read || c.Kind == line.Exclusive && c.cfg.Linger > 0 {
 		if h := c.holdAtOnce(); h != nil {
 			return h, nil
 		}
 	}
 	ctx, cancel := c.bounded(ctx)
 	defer cancel(nil)
-	waits := &c.m.s.etcd.Waits
+	waits := &c.s.etcd.Waits
 	waits.Add(1)
 	defer waits.Add(-1)
 	if err := c.enter(cancel); err != nil {
 		return nil, err
 	}
-	for _, o := range c.all {
+	for _, o := range c.claims {
 		if o.turn == nil {
 			continue // it had it at once
 		}
@@ -111,12 +109,12 @@ func (c *claim) acquire(ctx context.Context) (h *Hold, err error) {
 			// What comes through turn after this is passed on by leaveLocked.
 			h, locked := c.leave()
 			if h == nil {
-				return nil, c.gaveUp(ctx, attempt.Cause(ctx), locked, c.m.s.etcd.Unavailable())
+				return nil, c.gaveUp(ctx, attempt.Cause(ctx), locked, c.s.etcd.Unavailable())
 			}
 			return h, nil
 		}
 	}
-	if h := c.hold; h != nil { // it has joined a cohort, or taken over a key
+	if h := c.first.hold; h != nil { // it has joined a cohort, or taken over a key
 		return h, nil
 	}
 	defer func() {
@@ -125,9 +123,9 @@ func (c *claim) acquire(ctx context.Context) (h *Hold, err error) {
 		}
 	}()
 	var anew attempt.Backoff
-	for placed := c.place != nil; ; placed = false {
+	for placed := c.first.place != nil; ; placed = false {
 		got, why := c.advance(ctx, placed)
-		if why == nil || c.waiter.Standing() == turn.Gone {
+		if why == nil || c.first.waiter.Standing() == turn.Gone {
 			return got, why
 		}
 		if err := c.retreat(ctx, why, &anew); err != nil {
@@ -141,16 +139,16 @@ func (c *claim) acquire(ctx context.Context) (h *Hold, err error) {
 //
 // (Do not take that for the end of the process. net/http recovers, and the key would stay for as
 // long as the Session lives. TestAPanicInARequestBlocksNobody.)
-func (c *claim) fallOut() {
+func (c *call) fallOut() {
 	if c.keys != nil { // they may be there
-		_, _, _ = c.entered(c.keys, etcd.Unanswered(c.m.s.etcd.Epoch()))
+		_, _, _ = c.entered(c.keys, etcd.Unanswered(c.s.etcd.Epoch()))
 	}
-	c.m.s.mu.Lock()
+	c.s.mu.Lock()
 	c.leavePlacesLocked(false)
-	c.m.s.mu.Unlock()
+	c.s.mu.Unlock()
 	_, _ = c.leave()
-	if c.m.cfg.Hooks.GaveUp != nil {
-		c.reportGaveUp(c.caller, errs.Failed("lock", c.m.name, errFallen))
+	if c.cfg.Hooks.GaveUp != nil {
+		c.reportGaveUp(c.ctx, errs.Failed("lock", c.first.m.name, errFallen))
 	}
 }
 
@@ -159,8 +157,8 @@ var errFallen = errors.New("a request did not return")
 
 // retreat gives up the places after an attempt that has failed. It returns nil, after a pause, if
 // the call takes new ones. Otherwise it passes the turns on, and returns the error of the call.
-func (c *claim) retreat(ctx context.Context, err error, anew *attempt.Backoff) error {
-	s := c.m.s
+func (c *call) retreat(ctx context.Context, err error, anew *attempt.Backoff) error {
+	s := c.s
 	var taken *Busy
 	var goes <-chan struct{}
 	away, ended := s.etcd.Unavailable(), ctx.Err() != nil
@@ -170,9 +168,9 @@ func (c *claim) retreat(ctx context.Context, err error, anew *attempt.Backoff) e
 			err = queue.ErrAnew
 		}
 	}
-	if ended && c.mayHandDownLocked() {
-		c.local.ahead = c.place.Ahead
-		_, locked := c.leaveLocked()
+	if ended && c.first.mayHandDownLocked() {
+		c.first.local.ahead = c.first.place.Ahead
+		_, locked := c.first.leaveLocked()
 		s.mu.Unlock()
 		return c.gaveUp(ctx, err, locked, away)
 	}
@@ -201,10 +199,10 @@ func (c *claim) retreat(ctx context.Context, err error, anew *attempt.Backoff) e
 }
 
 // bounded is the context of a wait of a call with ctx, with what ends it.
-func (c *claim) bounded(ctx context.Context) (context.Context, context.CancelCauseFunc) {
-	m := c.m
+func (c *call) bounded(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	m := c.first.m
 	most, of := m.cfg.AcquireTimeout, "WithAcquireTimeout" // 0: none
-	if c.endless {
+	if c.Unbounded {
 		most = 0
 	}
 	if _, bounded := ctx.Deadline(); c.Try && !bounded && (most == 0 || m.s.cfg.TTL < most) {
@@ -222,8 +220,8 @@ func (c *claim) bounded(ctx context.Context) (context.Context, context.CancelCau
 // their turns. TryLock gets a LockedError if a line is taken. So do TryRLock and TryAcquire, unless
 // it may be etcd alone that they wait for. So does each of them, without a request, if no hold may
 // begin because etcd was set back.
-func (c *claim) enter(cancel context.CancelCauseFunc) error {
-	m, s := c.m, c.m.s
+func (c *call) enter(cancel context.CancelCauseFunc) error {
+	m, s := c.first.m, c.s
 	clientClosed := s.etcd.Closed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +229,7 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 		return errs.Failed("lock", m.name, errs.Closed)
 	}
 	if c.Try {
-		for _, o := range c.all {
+		for _, o := range c.claims {
 			o.local = lineAtLocked(s, o.m.name)
 			o.local.checkOwnerLocked()
 			if locked := o.busyAtHomeLocked(); locked != nil {
@@ -242,11 +240,12 @@ func (c *claim) enter(cancel context.CancelCauseFunc) error {
 	if clientClosed {
 		return errs.Failed("lock", m.name, attempt.ErrClientClosed)
 	}
+	c.cancel = cancel
 	own := true
-	for _, o := range c.all {
+	for _, o := range c.claims {
 		o.local = lineAtLocked(s, o.m.name) // a new line may drop one that is not in use
 		way := o.wayInLocked()
-		o.enterLocked(way, cancel)
+		o.enterLocked(way)
 		own = own && (way == owns || way == steps)
 	}
 	if own {
@@ -272,38 +271,38 @@ func (c *claim) busyAtHomeLocked() *Busy {
 
 // holdAtOnce gives c a hold, and returns it, if it gets one without a wait for anything, etcd
 // included. Otherwise it returns nil.
-func (c *claim) holdAtOnce() *Hold {
-	s := c.m.s
+func (c *call) holdAtOnce() *Hold {
+	s := c.s
 	clientClosed := s.etcd.Closed()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	closed := clientClosed || s.leases.ClosedLocked() || c.m.closed
-	if c.local = s.lines[c.m.name]; c.local == nil || closed {
+	closed := clientClosed || s.leases.ClosedLocked() || c.first.m.closed
+	if c.first.local = s.lines[c.first.m.name]; c.first.local == nil || closed {
 		return nil
 	}
-	if way := c.wayInLocked(); way == joins || way == takesOver {
-		c.enterLocked(way, nil)
+	if way := c.first.wayInLocked(); way == joins || way == takesOver {
+		c.first.enterLocked(way)
 	}
-	return c.hold
+	return c.first.hold
 }
 
 // takePlacesLocked takes a place for each claim, all on one lease, and begins to put the keys. It
 // reports false if there is no lease for them.
-func (c *claim) takePlacesLocked() bool {
-	k := c.m.s.keys.AccountLocked()
+func (c *call) takePlacesLocked() bool {
+	k := c.s.keys.AccountLocked()
 	if k == nil {
 		return false
 	}
-	for _, o := range c.all {
+	for _, o := range c.claims {
 		o.place = newPlaceLocked(o, k)
 	}
-	if len(c.all) > 1 {
+	if len(c.claims) > 1 {
 		c.keys = enteringAll(c)
 		return true
 	}
-	e := c.place.Ticket.Enter(c.Try, c.m.cfg.Hooks.Queued != nil)
+	e := c.first.place.Ticket.Enter(c.Try, c.cfg.Hooks.Queued != nil)
 	if !c.Try {
-		c.place.ExpectsLocked(&e)
+		c.first.place.ExpectsLocked(&e)
 	}
 	c.keys = &e
 	return true
@@ -312,17 +311,17 @@ func (c *claim) takePlacesLocked() bool {
 // advance takes places, unless the claims are placed, puts their keys, unless these stand in line,
 // waits for the contenders ahead of them, and begins the holds. The error is queue.ErrTaken if the
 // call only tries and a contender is ahead, and queue.ErrAnew if a place is lost.
-func (c *claim) advance(ctx context.Context, placed bool) (*Hold, error) {
+func (c *call) advance(ctx context.Context, placed bool) (*Hold, error) {
 	if !placed {
-		failure, err := c.m.s.leases.Take(ctx, c.takePlacesLocked)
+		failure, err := c.s.leases.Take(ctx, c.takePlacesLocked)
 		if err == nil || failure != nil {
-			c.LastErr = failure
+			c.first.LastErr = failure
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	if c.place.Ticket.Rev() == 0 {
+	if c.first.place.Ticket.Rev() == 0 {
 		if h, err := c.put(ctx); h != nil || err != nil {
 			return h, err
 		}
@@ -331,16 +330,16 @@ func (c *claim) advance(ctx context.Context, placed bool) (*Hold, error) {
 		if err := c.wait(ctx); err != nil {
 			return nil, err
 		}
-		c.m.s.mu.Lock()
+		c.s.mu.Lock()
 		h, err := c.beginLocked()
-		c.m.s.mu.Unlock()
+		c.s.mu.Unlock()
 		switch {
-		case err == errs.SetBack, err == errDelayed && len(c.all) > 1:
+		case err == errs.SetBack, err == errDelayed && len(c.claims) > 1:
 			// what was read says nothing now: wait reads again
 		case err == errDelayed && c.Try:
 			return nil, queue.ErrTaken
 		case err == errDelayed:
-			if err := c.StayFirstFor(ctx, &c.place.Place, c.delay()); err != nil {
+			if err := c.first.StayFirstFor(ctx, &c.first.place.Place, c.delay()); err != nil {
 				return nil, err
 			}
 		default:
@@ -356,17 +355,17 @@ func (c *claim) advance(ctx context.Context, placed bool) (*Hold, error) {
 // written. (Where a ticket cannot find that out before, the keys are put, and wait returns
 // queue.ErrTaken.) queue.ErrAnew says that the places cannot be used. After any other error the
 // keys may be there or not.
-func (c *claim) put(ctx context.Context) (*Hold, error) {
-	keys, values := c.keys, make([]string, len(c.all))
+func (c *call) put(ctx context.Context) (*Hold, error) {
+	keys, values := c.keys, make([]string, len(c.claims))
 	retry := attempt.Backoff{Policy: attempt.Put, Own: true}
 	for {
 		if ctx.Err() != nil {
 			return nil, attempt.Cause(ctx)
 		}
-		for i, o := range c.all {
+		for i, o := range c.claims {
 			values[i] = o.m.cfg.Texts[o.Kind].Since(time.Now(), o.place.Lease.TTL)
 		}
-		done := c.m.s.etcd.Commit(ctx, &retry, keys.Txn(values...))
+		done := c.s.etcd.Commit(ctx, &retry, keys.Txn(values...))
 		if h, known, err := c.entered(keys, done); known {
 			c.keys = nil // it is for one put
 			return h, err
@@ -381,14 +380,14 @@ func (c *claim) put(ctx context.Context) (*Hold, error) {
 
 // entered has the tickets judge the answer to their put, and begins the holds if no contender is
 // ahead. It returns what put returns, unless known is false: then the put must be sent again.
-func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *Hold, known bool, err error) {
-	s, answer := c.m.s, done.Answer
+func (c *call) entered(keys ticket.Put, done etcd.Outcome) (h *Hold, known bool, err error) {
+	s, answer := c.s, done.Answer
 	keys.Read(answer)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	entrance := keys.Judge(answer)
-	c.place.Account.AnsweredLocked(answer, done.Prompt)
-	for i, o := range c.all {
+	c.first.place.Account.AnsweredLocked(answer, done.Prompt)
+	for i, o := range c.claims {
 		if ahead := keys.Ahead(i); o.place.Ticket.State() == ticket.InLine {
 			o.place.QueuedLocked(ahead, done.Epoch)
 		} else {
@@ -405,12 +404,12 @@ func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *Hold, known bool
 	case ticket.Queued:
 		if h, err = c.beginLocked(); err == errs.SetBack || err == errDelayed { // c has to wait
 			err = nil
-			for _, o := range c.all {
+			for _, o := range c.claims {
 				beginsToAskLocked(o)
 			}
 		}
 	}
-	c.LastErr = nil
+	c.first.LastErr = nil
 	return h, true, err
 }
 
@@ -419,8 +418,8 @@ func (c *claim) entered(keys ticket.Put, done etcd.Outcome) (h *Hold, known bool
 //
 // (Do not leave the pause to the window of the puts: any answer ends that, and a put that alone
 // fails is sent as often as others are answered. TestAPutThatAloneFailsIsRareAndSlowsNoOther.)
-func (c *claim) retryPut(ctx context.Context, err error, retry *attempt.Backoff) error {
-	s, l := c.m.s, c.place.Lease
+func (c *call) retryPut(ctx context.Context, err error, retry *attempt.Backoff) error {
+	s, l := c.s, c.first.place.Lease
 	switch {
 	case ctx.Err() != nil:
 		return attempt.Cause(ctx)
@@ -434,7 +433,7 @@ func (c *claim) retryPut(ctx context.Context, err error, retry *attempt.Backoff)
 	case s.etcd.Closed():
 		return attempt.ErrClientClosed
 	}
-	c.LastErr = err
+	c.first.LastErr = err
 	if err := retry.Wait(ctx, s.etcd.Caller); err != nil {
 		return err
 	}
@@ -446,19 +445,19 @@ func (c *claim) retryPut(ctx context.Context, err error, retry *attempt.Backoff)
 
 // wait waits until no contender is ahead of any place. It returns nil then, and otherwise what
 // Waiter.Wait returns.
-func (c *claim) wait(ctx context.Context) error {
-	if len(c.all) > 1 {
+func (c *call) wait(ctx context.Context) error {
+	if len(c.claims) > 1 {
 		return waitForAll(ctx, c)
 	}
-	return c.Wait(ctx, &c.place.Place, c.tellQueued)
+	return c.first.Wait(ctx, &c.first.place.Place, c.first.tellQueued)
 }
 
 // delay is for how long none of the holds may begin, because etcd was set back.
-func (c *claim) delay() (delay time.Duration) {
-	s := c.m.s
+func (c *call) delay() (delay time.Duration) {
+	s := c.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, o := range c.all {
+	for _, o := range c.claims {
 		if o.place.hold == nil { // else it was handed off
 			delay = max(delay, o.local.DelayLocked(time.Now(), o.Kind).Lasts)
 		}
@@ -480,9 +479,9 @@ func (c *claim) tellQueued() {
 // beginLocked makes holds of the claims at their places, which are first in their lines, and
 // returns the first hold: all begin, or none. The error is SetBack if the lines must be read
 // first, and otherwise that of checkCanBeginLocked.
-func (c *claim) beginLocked() (*Hold, error) {
+func (c *call) beginLocked() (*Hold, error) {
 	now := time.Now()
-	for _, o := range c.all {
+	for _, o := range c.claims {
 		err := o.place.checkCanBeginLocked(o, now)
 		if (err == nil || err == errDelayed) && !o.place.Ahead.Clear() {
 			err = errs.SetBack
@@ -491,32 +490,32 @@ func (c *claim) beginLocked() (*Hold, error) {
 			return nil, err
 		}
 	}
-	for _, o := range c.all {
-		o.place.newHoldLocked(o, c.hold, now)
+	for _, o := range c.claims {
+		o.place.newHoldLocked(o, c.first.hold, now)
 	}
-	if len(c.all) > 1 {
+	if len(c.claims) > 1 {
 		endTogetherLocked(c)
 	}
-	for _, o := range c.all {
+	for _, o := range c.claims {
 		o.local.queue.Hold(&o.waiter)
 		o.local.MarkLocked()
 		if r := o.place.Recall; r != nil { // while it waited
 			o.hold.recall.noticeLocked(o.hold, *r, now)
 		}
 	}
-	return c.hold, nil
+	return c.first.hold, nil
 }
 
 // endTryLocked ends a call that only tries, in whose way a contender stands. It returns
 // ErrTaken, and does nothing, unless that is certain and no request can have put a key: then the
 // claims leave their lines, and the error is that of the call.
-func (c *claim) endTryLocked() error {
+func (c *call) endTryLocked() error {
 	mayBeThere := func(o *claim) bool { return o.place.Ticket.State() != ticket.Unsent }
 	locked, goes := c.inWayLocked()
-	if locked == nil || goes != nil || slices.ContainsFunc(c.all, mayBeThere) {
+	if locked == nil || goes != nil || slices.ContainsFunc(c.claims, mayBeThere) {
 		return queue.ErrTaken
 	}
-	for _, o := range c.all {
+	for _, o := range c.claims {
 		o.place.NeverPutLocked()
 		o.place = nil
 		o.endsWaitLocked()
@@ -532,9 +531,9 @@ func (c *claim) endTryLocked() error {
 // The result is nil for a key that no place accounts for: it has gone since it was read, or a late
 // request has put it and an audit is about to remove it. (Do not refuse the call for it.
 // TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone.)
-func (c *claim) inWayLocked() (locked *Busy, goes <-chan struct{}) {
-	first, before := c, line.Entry{}
-	for _, o := range c.all {
+func (c *call) inWayLocked() (locked *Busy, goes <-chan struct{}) {
+	first, before := c.first, line.Entry{}
+	for _, o := range c.claims {
 		e := o.place.Ahead.Holder()
 		if last := o.place.Ahead.Last; len(last) > 0 {
 			e = last[0]
@@ -544,7 +543,7 @@ func (c *claim) inWayLocked() (locked *Busy, goes <-chan struct{}) {
 			break
 		}
 	}
-	goes, orphan := c.m.s.keys.OwnLocked(before)
+	goes, orphan := c.s.keys.OwnLocked(before)
 	if orphan {
 		return nil, nil
 	}
@@ -554,9 +553,9 @@ func (c *claim) inWayLocked() (locked *Busy, goes <-chan struct{}) {
 
 // leavePlacesLocked gives up the places after an attempt that has failed. With tells, their
 // removals also read what was ahead of them. The channels are closed when the keys are gone.
-func (c *claim) leavePlacesLocked(tells bool) (removed []<-chan struct{}) {
+func (c *call) leavePlacesLocked(tells bool) (removed []<-chan struct{}) {
 	c.keys = nil
-	for _, o := range c.all {
+	for _, o := range c.claims {
 		switch p := o.place; {
 		case p == nil:
 		case p.GivenUpLocked(): // that of an earlier attempt: there was no lease for another
@@ -586,10 +585,10 @@ func awaitGrace(removed []<-chan struct{}) {
 // leave takes the claims out of their local lines, or passes their turns on. locked tells what is
 // ahead of the first claim that has something ahead. If the only claim got a hold at the same
 // moment it keeps that: other holds may share its key by now.
-func (c *claim) leave() (h *Hold, locked *Busy) {
-	c.m.s.mu.Lock()
-	defer c.m.s.mu.Unlock()
-	for _, o := range c.all {
+func (c *call) leave() (h *Hold, locked *Busy) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	for _, o := range c.claims {
 		kept, inWay := o.leaveLocked()
 		if h = kept; locked == nil {
 			locked = inWay
@@ -600,8 +599,8 @@ func (c *claim) leave() (h *Hold, locked *Busy) {
 
 // gaveUp is the error of a call that has given up for why. locked tells what was in its way, and
 // away why etcd does not answer.
-func (c *claim) gaveUp(ctx context.Context, why error, locked *Busy, away error) error {
-	name := c.m.name
+func (c *call) gaveUp(ctx context.Context, why error, locked *Busy, away error) error {
+	name := c.first.m.name
 	if locked != nil {
 		name = locked.Name
 	}
@@ -617,7 +616,7 @@ func (c *claim) gaveUp(ctx context.Context, why error, locked *Busy, away error)
 		return errs.Failed("lock", name, why)
 	}
 	var lastErr error
-	for _, o := range c.all {
+	for _, o := range c.claims {
 		if lastErr == nil {
 			lastErr = o.LastErr
 		}

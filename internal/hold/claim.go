@@ -15,49 +15,6 @@ import (
 	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
-// A claim is one call of Lock or TryLock, of RLock or TryRLock, or of Acquire or TryAcquire, or one
-// of the names of a LockAll. Such a call is the first of its claims, in the order of the names, and
-// each of its steps goes through all of them. What only several claims need is in lockall.go.
-//
-// Invariant: a claim that has a key waits only for keys of lower revisions, and all keys of a call
-// have one. A claim without a key waits only for earlier ones of its Session: a call enters all its
-// local lines in one critical section, and puts its keys, in one transaction, once it owns the
-// turns of all. So no call waits in a circle. A key of the Session that is handed off, lingers, or
-// is put with a release has a revision of its own: LockAll never gets one. (Do not put a key while
-// another claim waits for its turn, and do not take one over. TestSeveralNamesNeverWaitInACircle,
-// TestLockAllTakesOverNoKey.)
-type claim struct {
-	// Set once, then only read.
-	m *Lock
-	line.Shape
-	together bool // it is one of the claims of a LockAll; see lockall.go
-	local    *localLine
-	caller   context.Context // of the call, only for the Trace
-	started  time.Time
-	turn     chan struct{} // tells that its turn has come; nil if it had it at once
-	runs     bool          // as in Request
-	endless  bool          // Unbounded, as in Request
-	self     [1]*claim     // c itself
-	all      []*claim      // of its call, if it is the first of them
-
-	// Owned by the goroutine of the call, until it holds.
-	queue.Waiter
-	keys  ticket.Put // of the places that were taken, until it is known whether they are put
-	ahead int        // contenders ahead of it when it queued
-
-	// Guarded by Session.mu. While the claim owns the turn, and does not hold, only the goroutine
-	// of the call changes its place and its hold, and reads them without mu.
-	cancel context.CancelCauseFunc // of its wait, nil once that is over
-	place  *place                  // in etcd's line, nil while it has none; it may have been given up
-	hold   *Hold                   // the one that it got, which its waiter has; it stays here
-	waiter turn.Waiter[*claim]     // in the line's queue; its Standing is the state of the claim
-	asker  int                     // where it is among those that ask, from 1; 0 while it asks nobody
-
-	// While it waits.
-	ofSession, ofHandle list.Node[*claim] // in the waits of its Session and of its Lock
-	trying              list.Node[*claim] // in the tries of its line
-}
-
 // A Request is what a call asks for.
 type Request struct {
 	line.Shape
@@ -67,14 +24,74 @@ type Request struct {
 	Unbounded bool // WithAcquireTimeout does not count
 }
 
-// newClaim is a claim of a call that has not started. It is in no queue yet.
-func newClaim(m *Lock, w Request) *claim {
-	c := &claim{m: m, Shape: w.Shape, runs: w.Runs, endless: w.Unbounded}
-	c.Try = w.Try
-	c.self[0] = c
-	c.all = c.self[:]
-	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, w.Kind == line.Read, w.Kind == line.Permit
+// A call is one call that locks. It has one claim, or one for each name of a LockAll, in their
+// order. What only several claims need is in lockall.go.
+//
+// Invariant: all keys of a call have one revision, and a call that has keys waits only for keys of
+// lower revisions. A call without keys waits only for earlier ones of its Session: it enters all
+// its local lines in one critical section, and puts its keys, in one transaction, once it owns the
+// turns of all. So no call waits in a circle. A key of the Session that is handed off, lingers, or
+// is put with a release has a revision of its own: LockAll never gets one. (Do not put a key while
+// another claim waits for its turn, and do not take one over. TestSeveralNamesNeverWaitInACircle,
+// TestLockAllTakesOverNoKey.)
+type call struct {
+	// Set once, then only read.
+	Request
+	s        *Session
+	cfg      *Config
+	first    *claim // of claims
+	claims   []*claim
+	together bool // it is a LockAll, perhaps of one name
+	ctx      context.Context
+	started  time.Time
+
+	keys ticket.Put // of the places that were taken, until it is known whether they are put
+
+	cancel context.CancelCauseFunc // of its wait, nil once that is over; guarded by Session.mu
+
+	one  claim // that of a call for one name
+	self [1]*claim
+}
+
+// newCall is a call for one name that has not started. Its claim is in no queue yet.
+func newCall(m *Lock, w Request) *call {
+	c := &call{Request: w, s: m.s, cfg: m.cfg}
+	c.first, c.self[0] = &c.one, &c.one
+	c.claims = c.self[:]
+	c.one.init(c, m)
 	return c
+}
+
+// A claim asks for one name: by its turn in the local line and its place in etcd's line, until it
+// has a hold.
+type claim struct {
+	// Set once, then only read.
+	call *call
+	m    *Lock
+	line.Shape
+	local *localLine
+	turn  chan struct{} // tells that its turn has come; nil if it had it at once
+
+	// Owned by the goroutine of the call, until it holds.
+	queue.Waiter
+	ahead int // contenders ahead of it when it queued
+
+	// Guarded by Session.mu. While the claim owns the turn, and does not hold, only the goroutine
+	// of the call changes its place and its hold, and reads them without mu.
+	place  *place              // in etcd's line, nil while it has none; it may have been given up
+	hold   *Hold               // the one that it got, which its waiter has; it stays here
+	waiter turn.Waiter[*claim] // in the line's queue; its Standing is the state of the claim
+	asker  int                 // where it is among those that ask, from 1; 0 while it asks nobody
+
+	// While it waits.
+	ofSession, ofHandle list.Node[*claim] // in the waits of its Session and of its Lock
+	trying              list.Node[*claim] // in the tries of its line
+}
+
+// init makes c the claim of a call for m.
+func (c *claim) init(of *call, m *Lock) {
+	c.call, c.m, c.Shape, c.Try = of, m, of.Shape, of.Try
+	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, c.Kind == line.Read, c.Kind == line.Permit
 }
 
 // exclusive reports whether c is of Lock or TryLock.
@@ -131,11 +148,10 @@ func (c *claim) wayInLocked() wayIn {
 	}
 }
 
-// enterLocked brings c into its line by a way. cancel ends its wait, unless it has none.
-func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
+// enterLocked brings c into its line by a way.
+func (c *claim) enterLocked(way wayIn) {
 	n := c.local
-	if cancel != nil {
-		c.cancel = cancel
+	if c.call.cancel != nil {
 		n.s.waits.addLocked(c)
 		c.m.waits.Add(&c.ofHandle, c)
 	}
@@ -184,7 +200,7 @@ func (c *claim) enterLocked(way wayIn, cancel context.CancelCauseFunc) {
 // only for a hook. (TestAWaitWithoutAHookParsesNoHolder.)
 func (c *claim) reportQueued(behind *Busy) {
 	if m := c.m; m.cfg.Hooks.Queued != nil {
-		report(&m.s.hooks, m.cfg.Hooks.Queued, c.caller, Queued{m.name, c.ahead, behind.Holder()})
+		report(&m.s.hooks, m.cfg.Hooks.Queued, c.call.ctx, Queued{m.name, c.ahead, behind.Holder()})
 	}
 }
 
@@ -240,9 +256,10 @@ func (c *claim) hasTurnLocked(put *place) {
 	c.turn <- struct{}{}
 }
 
-// endsWaitLocked notes that nothing has to end c's wait any more: it is over.
+// endsWaitLocked notes that nothing has to end c's wait any more: it is over, as is that of its
+// call.
 func (c *claim) endsWaitLocked() {
-	c.cancel = nil
+	c.call.cancel = nil
 	if c.asker != 0 {
 		endsToAskLocked(c)
 	}
@@ -250,9 +267,9 @@ func (c *claim) endsWaitLocked() {
 	c.ofHandle.Remove()
 }
 
-// cancelLocked ends c's wait, unless it is over.
+// cancelLocked ends the wait of c and its call, unless it is over.
 func (c *claim) cancelLocked(cause error) {
-	if cancel := c.cancel; cancel != nil {
+	if cancel := c.call.cancel; cancel != nil {
 		c.m.s.mu.After(func() { cancel(cause) })
 	}
 	c.endsWaitLocked()
@@ -338,7 +355,7 @@ func (w *lasting) firsts() iter.Seq[*claim] {
 func (w *lasting) nextLocked() (c *claim, n int, due time.Time) {
 	for i, told := range w.told[:mostTold] {
 		if first, ok := told.First(); ok {
-			if at := first.started.Add(events.Lasts << i); c == nil || at.Before(due) {
+			if at := first.call.started.Add(events.Lasts << i); c == nil || at.Before(due) {
 				c, n, due = first, i, at
 			}
 		}
@@ -383,8 +400,8 @@ func (w *lasting) tell(s *Session) {
 // (Do not parse the holder here, with the mutex held.)
 func tellLocked(c *claim) {
 	c.local.checkOwnerLocked()
-	m, waited, behind := c.m, time.Since(c.started), c.behindLocked()
-	if c.Try || behind.Ahead == 0 && c.together {
+	m, waited, behind := c.m, time.Since(c.call.started), c.behindLocked()
+	if c.Try || behind.Ahead == 0 && c.call.together {
 		return
 	}
 	m.s.hooks.Run(func() {
@@ -395,7 +412,7 @@ func tellLocked(c *claim) {
 		m.log(slog.LevelInfo, "a wait lasts", "name", m.name, "waited", waited.Round(time.Millisecond),
 			"ahead", e.Ahead, "holder", e.Holder.Owner, "since", since, "key", e.Holder.Key)
 		if m.cfg.Hooks.Waiting != nil {
-			m.cfg.Hooks.Waiting(c.caller, e)
+			m.cfg.Hooks.Waiting(c.call.ctx, e)
 		}
 	})
 }

@@ -130,23 +130,23 @@ func (h *Hold) FreesWholeLocked() bool {
 
 // ---- the local line
 
-// A Claim is a call that waits.
-type Claim = claim
+// A WaitingCall is a call that waits.
+type WaitingCall = call
 
-// WaitAtHome makes n claims wait in the local line behind a hold of m's.
-func (m *Lock) WaitAtHome(t *testing.T, n int) (claims []*Claim) {
+// WaitAtHome makes n calls wait in the local line behind a hold of m's.
+func (m *Lock) WaitAtHome(t *testing.T, n int) (calls []*WaitingCall) {
 	t.Helper()
 	for range n {
-		c := newClaim(m, Request{})
+		c := newCall(m, Request{})
 		require.NoError(t, c.enter(func(error) {}))
-		require.NotNil(t, c.turn)
-		claims = append(claims, c)
+		require.NotNil(t, c.first.turn)
+		calls = append(calls, c)
 	}
-	return claims
+	return calls
 }
 
 // Leave takes c out of its line, and returns how many it is told to be ahead.
-func (c *claim) Leave() (ahead int) {
+func (c *call) Leave() (ahead int) {
 	_, locked := c.leave()
 	return locked.Ahead
 }
@@ -155,7 +155,7 @@ func (c *claim) Leave() (ahead int) {
 // and what the call then does.
 func (m *Lock) WaitInLine(t *testing.T, ctx context.Context) (wait, fails func() error) {
 	t.Helper()
-	c := newClaim(m, Request{})
+	c := newCall(m, Request{})
 	require.NoError(t, c.enter(func(error) {})) // its context goes on
 	_, err := m.s.leases.Take(ctx, c.takePlacesLocked)
 	require.NoError(t, err)

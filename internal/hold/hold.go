@@ -413,7 +413,7 @@ func (h *Hold) closeLocked() (whole bool) {
 func (h *Hold) reportLost(cause error) {
 	reason := errs.ReasonOf(cause)
 	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
-	report(&m.s.hooks, m.cfg.Hooks.Lost, h.claim.caller, Lost{m.name, token, held, reason})
+	report(&m.s.hooks, m.cfg.Hooks.Lost, h.claim.call.ctx, Lost{m.name, token, held, reason})
 	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", token, "held", held,
 		"reason", strings.TrimPrefix(reason.Error(), "etcdlock: "))
 }
@@ -421,19 +421,19 @@ func (h *Hold) reportLost(cause error) {
 // reportAcquired reports to Trace that h has begun.
 func (h *Hold) reportAcquired() {
 	c, m := h.claim, h.m
-	report(&m.s.hooks, m.cfg.Hooks.Acquired, h.claim.caller, Acquired{
+	report(&m.s.hooks, m.cfg.Hooks.Acquired, h.claim.call.ctx, Acquired{
 		Name: m.name, Token: h.place.Ticket.Rev(), Kind: c.Kind,
 		Weight: max(1, int(c.Weight)), Waited: h.waited(), Ahead: c.ahead,
 	})
 }
 
 // waited is how long the call of h has waited for it.
-func (h *Hold) waited() time.Duration { return h.began.Sub(h.claim.started) }
+func (h *Hold) waited() time.Duration { return h.began.Sub(h.claim.call.started) }
 
 // reportReleased reports to Trace that h has ended without a loss.
 func (h *Hold) reportReleased() {
 	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
-	report(&m.s.hooks, m.cfg.Hooks.Released, h.claim.caller, Released{m.name, token, held})
+	report(&m.s.hooks, m.cfg.Hooks.Released, h.claim.call.ctx, Released{m.name, token, held})
 }
 
 // lost is the LostError of h.

@@ -151,7 +151,7 @@ func (n *localLine) busyBehindLocked(ahead line.Ahead, delay queue.LockDelay) *B
 // holders that shared the key, and have lost it, may be at work.
 func (n *localLine) nextLocked(h *Hold) *place {
 	w := n.queue.First()
-	if w == nil || w.Value.Try || w.Value.together || len(h.all) > 1 || n.queue.Sharing() > 0 {
+	if w == nil || w.Value.Try || w.Value.call.together || len(h.all) > 1 || n.queue.Sharing() > 0 {
 		return nil // a key that is put so stands in line, whatever is before it, and alone
 	}
 	next, _ := n.queue.Choose()

@@ -19,10 +19,10 @@ import (
 )
 
 // departures are orders in which those that wait in the local line go away.
-var departures = map[string]func(claims []*hold.Claim){
-	"the first first": func([]*hold.Claim) {},
-	"the last first":  slices.Reverse[[]*hold.Claim],
-	"in any order": func(claims []*hold.Claim) {
+var departures = map[string]func(claims []*hold.WaitingCall){
+	"the first first": func([]*hold.WaitingCall) {},
+	"the last first":  slices.Reverse[[]*hold.WaitingCall],
+	"in any order": func(claims []*hold.WaitingCall) {
 		rand.Shuffle(len(claims), func(i, j int) { claims[i], claims[j] = claims[j], claims[i] })
 	},
 }
@@ -63,9 +63,9 @@ func TestWhoGoesAwayKnowsItsPlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			const n = 50
 			line := hold.LockOf(m).WaitAtHome(t, n)
-			leaving := append([]*hold.Claim(nil), line...)
+			leaving := append([]*hold.WaitingCall(nil), line...)
 			arrange(leaving)
-			gone := make(map[*hold.Claim]bool)
+			gone := make(map[*hold.WaitingCall]bool)
 			for _, c := range leaving {
 				ahead := 1 // the holder
 				for _, other := range line {

@@ -26,7 +26,7 @@ func (m *Lock) Acquire(ctx context.Context, w Request) (*Hold, context.Context, 
 		h, err := m.nest(nested, w)
 		return h, ctx, err
 	}
-	return newClaim(m, w).lock(ctx)
+	return newCall(m, w).lock(ctx)
 }
 
 // refuseEnded returns the error of a call whose ctx had ended before. What is closed says so, and

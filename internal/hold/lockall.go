@@ -18,28 +18,29 @@ func acquireAll(
 	if ctx.Err() != nil {
 		return nil, nil, new(Lock).Init(s, names[0], &cfg).refuseEnded(ctx)
 	}
-	all := make([]*claim, len(names))
-	for i, name := range names {
+	c := &call{Request: w, s: s, cfg: &cfg, together: true}
+	for _, name := range names {
 		m := new(Lock).Init(s, name, &cfg)
 		if m.NestsIn(ctx) != nil {
 			return nil, nil, errs.Failed("lock", name, errs.Deadlock)
 		}
-		all[i] = newClaim(m, w)
-		all[i].together = true
+		o := new(claim)
+		o.init(c, m)
+		c.claims = append(c.claims, o)
 	}
-	all[0].all = all
-	return all[0].lock(ctx)
+	c.first = c.claims[0]
+	return c.lock(ctx)
 }
 
 // waitForAll waits until no contender is ahead of any place of c: all are first at the same time.
 // Then it waits until the lock delay is over.
-func waitForAll(ctx context.Context, c *claim) error {
+func waitForAll(ctx context.Context, c *call) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var waits, all sync.WaitGroup // all: the places that are not yet first in their lines
 	first := make(chan struct{})
-	all.Add(len(c.all))
-	for _, o := range c.all {
+	all.Add(len(c.claims))
+	for _, o := range c.claims {
 		waits.Go(func() {
 			err := o.Wait(ctx, &o.place.Place, o.tellQueued)
 			all.Done()
@@ -57,7 +58,7 @@ func waitForAll(ctx context.Context, c *claim) error {
 	case c.Try:
 		cancel(queue.ErrTaken)
 	default:
-		over, stop := c.m.s.keys.DelayContext(delay)
+		over, stop := c.s.keys.DelayContext(delay)
 		defer stop()
 		select {
 		case <-over.Done():
@@ -70,19 +71,19 @@ func waitForAll(ctx context.Context, c *claim) error {
 }
 
 // enteringAll begins to put the keys of c, a LockAll.
-func enteringAll(c *claim) ticket.Put {
-	tickets := make([]*ticket.Ticket, len(c.all))
-	for i, o := range c.all {
+func enteringAll(c *call) ticket.Put {
+	tickets := make([]*ticket.Ticket, len(c.claims))
+	for i, o := range c.claims {
 		tickets[i] = &o.place.Ticket
 	}
-	return ticket.EnterAll(tickets, c.Try, c.m.cfg.Hooks.Queued != nil)
+	return ticket.EnterAll(tickets, c.Try, c.cfg.Hooks.Queued != nil)
 }
 
 // endTogetherLocked has the holds of c, a LockAll, which have just begun, end together, and with
 // them their recalls.
-func endTogetherLocked(c *claim) {
-	all := make([]*Hold, len(c.all))
-	for i, o := range c.all {
-		all[i], o.hold.all, o.hold.recall = o.hold, all, c.hold.recall
+func endTogetherLocked(c *call) {
+	all := make([]*Hold, len(c.claims))
+	for i, o := range c.claims {
+		all[i], o.hold.all, o.hold.recall = o.hold, all, c.first.hold.recall
 	}
 }

@@ -53,9 +53,9 @@ func (p *place) tellsOf(c *claim) bool {
 
 // suits reports whether c may have p, which its Session leaves to it: p's key shows the shape that
 // c asks for, and its value is true of c. (A read may hold at a key with the value of another read:
-// so it is in a cohort.) It never suits one of several names; see claim.
+// so it is in a cohort.) It never suits one of several names; see call.
 func (p *place) suits(c *claim) bool {
-	return !c.together && c.Shape == p.Ticket.Shape && (c.reads() || p.tellsOf(c))
+	return !c.call.together && c.Shape == p.Ticket.Shape && (c.reads() || p.tellsOf(c))
 }
 
 // waitsLocked reports whether p waits for other contenders: they are known to be ahead of it, or

@@ -142,7 +142,7 @@ func (r *release) send(ctx context.Context, otherwise error) error {
 	ctx, cancel := sendContext(ctx, s)
 	defer func() {
 		cancel()
-		if !r.over { // as in claim.fallOut
+		if !r.over { // as in call.fallOut
 			_, _ = r.answered(etcd.Unanswered(s.etcd.Epoch()), true, nil)
 		}
 	}()

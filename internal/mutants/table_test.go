@@ -126,7 +126,7 @@ var mutants = []mutant{
 	{
 		name:    "what an answer shows of a line is parsed with the mutex",
 		why:     "The ticket judges it there. But the line may have thousands of permits (rule 28).",
-		change:  in("claim.entered").drop("_.Read(_)").after("_.mu.Lock()", "keys.Read(answer)"),
+		change:  in("call.entered").drop("_.Read(_)").after("_.mu.Lock()", "keys.Read(answer)"),
 		killers: []killer{inBound("another process has permits", "they come, and calls beside them")},
 	},
 	{
@@ -960,7 +960,7 @@ var mutants = []mutant{
 	{
 		name:    "the hook of a Do that gets no lock is told the error of its Lock",
 		why:     "It has the same text, and all that the call found. But it is not the error that the call returns (rule 8).",
-		change:  in("claim.lock").drop("if _.runs"),
+		change:  in("call.lock").drop("if _.Runs"),
 		killers: []killer{inArea("mutex", "TestGaveUpTellsTheErrorThatTheCallReturns")},
 	},
 	{
@@ -1140,7 +1140,7 @@ var mutants = []mutant{
 	{
 		name:    "a call that was refused forgets for how long the holder may hold",
 		why:     "It has no place in line, and waits for nobody. But it may come again after a set-back, and the holder of before may hold for longer than a TTL of its own (rule 26).",
-		change:  in("claim.entered").replace("_o.place.KnowsLocked(_ahead)", "_o.place.Ahead = _ahead"),
+		change:  in("call.entered").replace("_o.place.KnowsLocked(_ahead)", "_o.place.Ahead = _ahead"),
 		killers: []killer{inArea("outages", "TestACallThatWasRefusedKnowsForHowLongTheHolderMayHold")},
 	},
 	{
@@ -1274,7 +1274,7 @@ var mutants = []mutant{
 	{
 		name:    "a call that only tries waits for the end of the lock delay",
 		why:     "No other contender is known to be in the way. But it waits for one all the same: for one from before the set-back.",
-		change:  in("claim.advance").drop("case _ == errDelayed && _.Try"),
+		change:  in("call.advance").drop("case _ == errDelayed && _.Try"),
 		killers: []killer{inArea("outages", "TestCallsAreToldOfTheLockDelay")},
 	},
 	{
@@ -1422,7 +1422,7 @@ var mutants = []mutant{
 	{
 		name:    "a try that is refused leaves a key that may yet come",
 		why:     "Its answer has shown no key of its own, and the call is over. But an earlier copy of the put may be on its way (rule 9).",
-		change:  in("claim.endTryLocked").replace("_.place.Ticket.State() != ticket.Unsent", "false"),
+		change:  in("call.endTryLocked").replace("_.place.Ticket.State() != ticket.Unsent", "false"),
 		killers: []killer{inArea("mutex", "TestATryThatIsRefusedRemovesOnlyAKeyThatMayCome")},
 	},
 	{
@@ -1459,7 +1459,7 @@ var mutants = []mutant{
 	{
 		name:    "a hold is told by the hooks alone",
 		why:     "Acquired tells of each hold. But hooks run some time later, and then the work is not below the span of its hold.",
-		change:  in("claim.tellHolds").drop("_ = _.holds(_, _.waited())"),
+		change:  in("call.tellHolds").drop("_ = _.holds(_, _.waited())"),
 		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
 	},
 	{
@@ -1487,7 +1487,7 @@ var mutants = []mutant{
 	{
 		name:   "a wait at home does not ask the context",
 		why:    "The owner is in the same process and will unlock. But nobody knows when (rule 10).",
-		change: in("claim.acquire").drop("case <-_.Done()"),
+		change: in("call.acquire").drop("case <-_.Done()"),
 		killers: []killer{simulation(1000),
 			inArea("queue", "TestAClaimThatLeavesOnItsWayLeavesNothingBehind")},
 	},
@@ -1856,7 +1856,7 @@ var mutants = []mutant{
 	{
 		name:    "what lingers is held whatever its value says",
 		why:     "The key is the Session's own, whichever Mutex comes. But its value says whether the holder may be recalled (WithLinger).",
-		change:  in("claim.wayInLocked").replace("_p.suits(_)", "c.exclusive() && !c.together"),
+		change:  in("claim.wayInLocked").replace("_p.suits(_)", "c.exclusive() && !c.call.together"),
 		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
@@ -2164,7 +2164,7 @@ var mutants = []mutant{
 	{
 		name:    "a Locker's Lock has a bound",
 		why:     "WithAcquireTimeout bounds each wait. But a sync.Locker cannot say that it does not hold: it panics because the lock is taken.",
-		change:  in("claim.bounded").never("_.endless"),
+		change:  in("call.bounded").never("_.Unbounded"),
 		killers: []killer{inArea("mutex", "TestALockerWaitsWithoutBound")},
 	},
 	{
@@ -2417,13 +2417,13 @@ var mutants = []mutant{
 	{
 		name:    "a wait asks until its call returns",
 		why:     "Then it is certainly over. But its hold has begun before, and so it is asked for its own wait.",
-		change:  in("place.newHoldLocked").replace("_c.endsWaitLocked()", "_c.cancel = nil"),
+		change:  in("place.newHoldLocked").replace("_c.endsWaitLocked()", "_c.call.cancel = nil"),
 		killers: []killer{inArea("holders", "TestEachHolderOfALineIsAsked")},
 	},
 	{
 		name:    "only a wait in the local line asks",
 		why:     "That is where waits are known. But the first one there has the turn at once, and waits in etcd's line.",
-		change:  in("claim.entered").drop("for _, _ := range _.all #2 of 2"),
+		change:  in("call.entered").drop("for _, _ := range _.claims #2 of 2"),
 		killers: []killer{inArea("holders", "TestAWaitAsksTheHolder")},
 	},
 	{
@@ -2591,7 +2591,7 @@ var mutants = []mutant{
 	{
 		name:    "a hold that begins does not mark its line",
 		why:     "The holder has no reason to look behind it. But those who read and wait there may join now, and no other event may ever come.",
-		change:  in("claim.beginLocked").drop("_.local.MarkLocked()"),
+		change:  in("call.beginLocked").drop("_.local.MarkLocked()"),
 		killers: []killer{core("hold", "TestAWaiterIsLetInByTheUnlockOfWhateverChanges")},
 	},
 	{
@@ -2948,20 +2948,20 @@ var mutants = []mutant{
 	{
 		name:    "LockAll puts its keys before it owns its local lines",
 		why:     "A call before it in the local line should have a key already, so etcd's line has the two in the right order. But one that has no key yet is behind it there, and before it in the local line.",
-		change:  in("claim.acquire").or("_o.turn == nil", "_o != _self"),
+		change:  in("call.acquire").or("_o.turn == nil", "_o != _self.first"),
 		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey")},
 	},
 	{
 		name:    "LockAll takes a key that is handed off",
 		why:     "The call has waited for this turn, and the key stands first in line. But the key has a revision of its own.",
-		change:  in("place.suits").drop("!_.together"),
+		change:  in("place.suits").drop("!_.call.together"),
 		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey")},
 	},
 	{
 		name: "the key of a LockAll is put with a release",
 		why:  "A release does so for the next waiter, and saves a round trip. But the other names of the LockAll have no key yet.",
-		change: in("localLine.nextLocked").drop("_.Value.together").
-			in("place.suits").drop("!_.together"),
+		change: in("localLine.nextLocked").drop("_.Value.call.together").
+			in("place.suits").drop("!_.call.together"),
 		killers: []killer{inArea("kinds", "TestLockAllTakesOverNoKey")},
 	},
 	{
@@ -3128,9 +3128,9 @@ var mutants = []mutant{
 	{
 		name: "a retry puts another key",
 		why:  "A fresh name is safe to put. But the first one may have been put, too (rules 4 and 9).",
-		change: in("claim.put").after("if _ := _self.retryPut(_, _.Err, &_); _ != nil", `
-			p := _self.place
-			_self.m.s.mu.Lock()
+		change: in("call.put").after("if _ := _self.retryPut(_, _.Err, &_); _ != nil", `
+			p := _self.first.place
+			_self.s.mu.Lock()
 			if key := []byte(p.Ticket.Key); key[len(key)-36] == 'a' {
 				key[len(key)-36] = 'b'
 				p.Ticket.Key = string(key)
@@ -3138,7 +3138,7 @@ var mutants = []mutant{
 				key[len(key)-36] = 'a'
 				p.Ticket.Key = string(key)
 			}
-			_self.m.s.mu.Unlock()`),
+			_self.s.mu.Unlock()`),
 		killers: []killer{inArea("lease", "TestALockWhoseAnswerWasLostStandsInLineOnce")},
 	},
 	{
@@ -3177,13 +3177,13 @@ var mutants = []mutant{
 	{
 		name:    "a call whose request panics is left as it is",
 		why:     "A panic ends the process. But net/http recovers, and nobody gets the name any more (rule 9).",
-		change:  in("hold.claim.acquire").never("h == nil && err == nil"),
+		change:  in("hold.call.acquire").never("h == nil && err == nil"),
 		killers: []killer{inArea("mutex", "TestAPanicInARequestBlocksNobody")},
 	},
 	{
 		name:    "a put that has panicked was not sent",
 		why:     "No answer has come, and none will. But it may have been carried out (rule 9).",
-		change:  in("hold.claim.fallOut").never("_.keys != nil"),
+		change:  in("hold.call.fallOut").never("_.keys != nil"),
 		killers: []killer{inArea("mutex", "TestAPanicInARequestBlocksNobody")},
 	},
 	{
@@ -3286,13 +3286,13 @@ var mutants = []mutant{
 	{
 		name:    "a hold whose call falls as it is told stays",
 		why:     "The call has the hold. But its caller never gets it, and nobody can unlock it (rule 29).",
-		change:  in("claim.tellHolds").never("!_"),
+		change:  in("call.tellHolds").never("!_"),
 		killers: []killer{inArea("outages", "TestNobodyElseFalls")},
 	},
 	{
 		name:    "a call that falls has not given up",
 		why:     "It does not return. But a span that its Start has begun never ends.",
-		change:  in("hold.claim.fallOut").never("_.m.cfg.Hooks.GaveUp != nil"),
+		change:  in("hold.call.fallOut").never("_.cfg.Hooks.GaveUp != nil"),
 		killers: []killer{inArea("outages", "TestNobodyElseFalls")},
 	},
 	{
