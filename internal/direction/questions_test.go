@@ -34,11 +34,15 @@ var ends = []string{
 var tells = regexp.MustCompile(
 	`^\w+ (reports whether|(is|are) (the|a|an|what|why|whom|how|when|for how|nil|whether)) `)
 
+// acts are the names of functions that do something, and report how that went.
+var acts = regexp.MustCompile(
+	`^(ask|audit|Audit|close|compare|end|giveUp|keep|Linger|observe|read|RecallOwn|take)([A-Z]|$)`)
+
 // isQuestion are the names of questions.
 var isQuestion = regexp.MustCompile(`^(is|has|may|can|must|needs|Is|Has|May|Can|Must|Needs)[A-Z]`)
 
 // A reader trusts that an if changes nothing. So what is asked ends nothing: no function that only
-// tells something, by its name or its comment, and none that a condition calls.
+// tells something, by its name, its comment or its result, and none that a condition calls.
 //
 // What time alone has ended is over, though a look notes that: Life.Cause and the trust in a lease.
 // The unlock of a mutex follows what was marked before: it is no part of a question.
@@ -166,11 +170,13 @@ func callsOf(t *testing.T) graph {
 
 // isQuestionOf reports whether a function only tells something.
 func isQuestionOf(d *ast.FuncDecl, f *types.Func) bool {
-	results := f.Signature().Results()
+	results, name := f.Signature().Results(), d.Name.Name
 	if results.Len() == 0 {
 		return false
 	}
-	return isQuestion.MatchString(d.Name.Name) || tells.MatchString(d.Doc.Text())
+	reports := results.Len() == 1 && types.Identical(results.At(0).Type(), types.Typ[types.Bool])
+	return isQuestion.MatchString(name) || tells.MatchString(d.Doc.Text()) ||
+		reports && !acts.MatchString(name)
 }
 
 // conditions are the expressions in a body that decide what is done next.
