@@ -339,7 +339,7 @@ func (c *call) advance(ctx context.Context, placed bool) (*Hold, error) {
 		case err == errDelayed && c.Try:
 			return nil, queue.ErrTaken
 		case err == errDelayed:
-			if err := c.first.StayFirstFor(ctx, &c.first.place.Place, c.delay()); err != nil {
+			if err := c.first.StayFirstFor(ctx, &c.first.place.Place, c.delayLocked); err != nil {
 				return nil, err
 			}
 		default:
@@ -452,11 +452,8 @@ func (c *call) wait(ctx context.Context) error {
 	return c.first.Wait(ctx, &c.first.place.Place, c.first.tellQueued)
 }
 
-// delay is for how long none of the holds may begin, because etcd was set back.
-func (c *call) delay() (delay time.Duration) {
-	s := c.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// delayLocked is for how long none of the holds may begin, because etcd was set back.
+func (c *call) delayLocked() (delay time.Duration) {
 	for _, o := range c.claims {
 		if o.place.hold == nil { // else it was handed off
 			delay = max(delay, o.local.DelayLocked(time.Now(), o.Kind).Lasts)

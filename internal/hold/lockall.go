@@ -53,13 +53,13 @@ func waitForAll(ctx context.Context, c *call) error {
 		})
 	}
 	all.Wait()
-	switch delay := c.delay(); {
-	case delay == 0 || ctx.Err() != nil:
+	over, stop := c.s.keys.DelayContext(c.delayLocked)
+	defer stop()
+	switch {
+	case over.Err() != nil || ctx.Err() != nil:
 	case c.Try:
 		cancel(queue.ErrTaken)
 	default:
-		over, stop := c.s.keys.DelayContext(delay)
-		defer stop()
 		select {
 		case <-over.Done():
 		case <-ctx.Done():

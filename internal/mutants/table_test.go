@@ -1272,6 +1272,13 @@ var mutants = []mutant{
 		killers: []killer{inArea("outages", "TestAHoldThatASetBackLeavesIsHandedOnWithoutADelay")},
 	},
 	{
+		name: "how long a wait is delayed is asked before it waits for that",
+		why:  "The delay is what it was a moment ago. But a doubt may have been decided since, and the wait goes on for a TTL.",
+		change: in("queue.Keys.DelayContext").replace("_ := _delayLocked()",
+			"delay := _delayLocked(); _self.mu.Unlock(); time.Sleep(1); _self.mu.Lock()"),
+		killers: []killer{inArea("lease", "TestALossFromOutsideIsNoticedWithinAboutASecond")},
+	},
+	{
 		name:    "a call that only tries waits for the end of the lock delay",
 		why:     "No other contender is known to be in the way. But it waits for one all the same: for one from before the set-back.",
 		change:  in("call.advance").drop("case _ == errDelayed && _.Try"),

@@ -237,9 +237,15 @@ func (k *Keys) MayBeSetBack(why string, delay time.Duration) {
 
 // DelayContext returns a context that ends after a delay, or with the next decision of a doubt:
 // then the delay may be shorter.
-func (k *Keys) DelayContext(delay time.Duration) (context.Context, context.CancelFunc) {
+//
+// (Do not ask for the delay before: a decision in between would have shortened it, and the caller
+// would wait for a TTL. TestALossFromOutsideIsNoticedWithinAboutASecond.)
+func (k *Keys) DelayContext(
+	delayLocked func() time.Duration,
+) (context.Context, context.CancelFunc) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	delay := delayLocked()
 	if !k.decides {
 		return context.WithTimeout(context.Background(), delay)
 	}

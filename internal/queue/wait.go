@@ -366,8 +366,10 @@ func (c *Waiter) StayFirst(ctx context.Context, p *Place, all <-chan struct{}) e
 
 // StayFirstFor waits at the head of the line for a delay, or until that may be shorter. It returns
 // what StayFirst returns.
-func (c *Waiter) StayFirstFor(ctx context.Context, p *Place, delay time.Duration) error {
-	over, cancel := p.keys.DelayContext(delay)
+func (c *Waiter) StayFirstFor(
+	ctx context.Context, p *Place, delayLocked func() time.Duration,
+) error {
+	over, cancel := p.keys.DelayContext(delayLocked)
 	defer cancel()
 	return c.StayFirst(ctx, p, over.Done())
 }
