@@ -3,7 +3,12 @@
 // It reports
 //
 //   - a function given to Do, RDo, DoAll or Lead, or a Try form of them, that passes on a context
-//     from outside: that one does not end if the lock is lost, the function's own does;
+//     from outside: that one does not end if the lock is lost, the function's own does. A function
+//     literal that asks only an outer context whether to go on is reported as well, and so is a
+//     function of the package that ignores its context and works with context.Background;
+//   - a Lock or TryLock of a Mutex whose error is ignored or only logged, if something runs then;
+//   - a TryLock that a loop repeats without a pause;
+//   - an option that gets a bare number, such as WithTTL(30): its unit is forgotten;
 //   - a call that takes a context while a lock is held whose context nothing asks for: the call
 //     goes on if the lock is lost. A function that asks for Token, Key, IsOwner or Status protects
 //     its work in another way, and is not reported;
@@ -67,9 +72,10 @@ func run(pass *analysis.Pass, lost bool) {
 	graphs := pass.ResultOf[ctrlflow.Analyzer].(*ctrlflow.CFGs)
 	in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
 	asked := fieldsAsked(pass, in)
+	declared := declarations(pass, in)
 	nodes := []ast.Node{
 		(*ast.FuncDecl)(nil), (*ast.FuncLit)(nil), (*ast.CallExpr)(nil), (*ast.ExprStmt)(nil),
-		(*ast.DeferStmt)(nil), (*ast.GoStmt)(nil),
+		(*ast.DeferStmt)(nil), (*ast.GoStmt)(nil), (*ast.BlockStmt)(nil), (*ast.ForStmt)(nil),
 	}
 	in.WithStack(nodes, func(n ast.Node, push bool, stack []ast.Node) bool {
 		if !push || inTest(pass, stack) {
@@ -84,6 +90,12 @@ func run(pass *analysis.Pass, lost bool) {
 			checkHolds(&function{pass, n.Body, graphs.FuncLit(n)}, asked)
 		case *ast.CallExpr:
 			checkOuter(pass, n)
+			checkNamed(pass, n, declared)
+			checkDurations(pass, n)
+		case *ast.BlockStmt:
+			checkIgnored(pass, n)
+		case *ast.ForStmt:
+			checkSpin(pass, n)
 		case *ast.ExprStmt:
 			if call, ok := ast.Unparen(n.X).(*ast.CallExpr); ok && lost {
 				checkDropped(pass, call)

@@ -9,7 +9,8 @@ import (
 )
 
 func TestWhatIsReported(t *testing.T) {
-	analysistest.Run(t, analysistest.TestData(), analyzer.New(false), "outer", "unasked", "paths")
+	analysistest.Run(t, analysistest.TestData(), analyzer.New(false), "outer", "unasked", "paths",
+		"mistakes")
 }
 
 func TestWhatIsReportedWithTheFlagLost(t *testing.T) {

@@ -237,9 +237,13 @@ func (t *taking) checkPaths(all uses) {
 	var success, failure []token.Pos // of returns that leave it locked
 	again, freesOnSuccess := false, false
 	t.walk(func(n ast.Node, at step) (step, bool) {
-		at.freed = at.freed || t.frees(n)
+		if t.frees(n) {
+			_, deferred := n.(*ast.DeferStmt)
+			at.later = deferred && (at.later || !at.freed)
+			at.freed = true
+		}
 		if n == t.at.Nodes[t.node] {
-			again = again || at.sure && !at.freed
+			again = again || at.sure && (!at.freed || at.later)
 			return at, false
 		}
 		if t.sets(n, t.of) {
@@ -248,6 +252,8 @@ func (t *taking) checkPaths(all uses) {
 		r, ok := n.(*ast.ReturnStmt)
 		switch {
 		case !ok, !at.sure && t.returns(r):
+		case t.unlocks(r):
+			freesOnSuccess = true
 		case t.fails(r):
 			if !at.freed {
 				failure = append(failure, r.Pos())
@@ -297,6 +303,16 @@ func (t *taking) frees(n ast.Node) (freed bool) {
 // returns reports whether a return may pass on the error of the call.
 func (t *taking) returns(r *ast.ReturnStmt) bool {
 	return t.err != nil && (len(r.Results) == 0 || t.mentions(r))
+}
+
+// unlocks reports whether a return is that of the error of an Unlock of the lock: it returns nil.
+func (t *taking) unlocks(r *ast.ReturnStmt) bool {
+	if len(r.Results) != 1 {
+		return false
+	}
+	call, ok := ast.Unparen(r.Results[0]).(*ast.CallExpr)
+	return ok && method(t.TypesInfo, call) == "Unlock" &&
+		pathOf(t.TypesInfo, ast.Unparen(call.Fun).(*ast.SelectorExpr).X).is(t.of)
 }
 
 // fails reports whether a return is one of an error, or of false.

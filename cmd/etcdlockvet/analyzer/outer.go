@@ -5,6 +5,7 @@ import (
 	"go/types"
 
 	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/ast/inspector"
 	"golang.org/x/tools/go/types/typeutil"
 )
 
@@ -32,6 +33,7 @@ func checkOuter(pass *analysis.Pass, call *ast.CallExpr) {
 		if names := work.Type.Params.List[0].Names; len(names) == 1 && names[0].Name != "_" {
 			own = names[0].Name + ", which " + name + " gives the function"
 		}
+		uses := usesParam(pass.TypesInfo, work.Type, work.Body)
 		ast.Inspect(work.Body, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.DeferStmt:
@@ -47,6 +49,9 @@ func checkOuter(pass *analysis.Pass, call *ast.CallExpr) {
 					}
 				}
 				outer := outerContext(pass.TypesInfo, n, work)
+				if outer == nil && !uses {
+					outer = asksOuter(pass.TypesInfo, n, work)
+				}
 				if outer != nil && !mayGoOn(pass.TypesInfo, n) {
 					pass.ReportRangef(outer, "%s does not end if the lock is lost: use %s",
 						types.ExprString(outer), own)
@@ -66,6 +71,9 @@ func outerContext(info *types.Info, call *ast.CallExpr, work *ast.FuncLit) ast.E
 		}
 		x := ast.Unparen(arg)
 		if made, ok := x.(*ast.CallExpr); ok {
+			if isBackground(info, made) && !mayDetach(info, call) {
+				return arg
+			}
 			sel, ok := ast.Unparen(made.Fun).(*ast.SelectorExpr)
 			if !ok || len(made.Args) != 0 || isTesting(info.TypeOf(sel.X)) {
 				continue
@@ -77,6 +85,101 @@ func outerContext(info *types.Info, call *ast.CallExpr, work *ast.FuncLit) ast.E
 		}
 	}
 	return nil
+}
+
+// asksOuter returns the context from outside of work that a call asks for its end.
+func asksOuter(info *types.Info, call *ast.CallExpr, work *ast.FuncLit) ast.Expr {
+	sel, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr)
+	if !ok || sel.Sel.Name != "Err" && sel.Sel.Name != "Done" || !isContext(info.TypeOf(sel.X)) {
+		return nil
+	}
+	if p := pathOf(info, sel.X); p == nil || within(p[0], work) {
+		return nil
+	}
+	return sel.X
+}
+
+// isBackground reports whether a call is context.Background() or context.TODO().
+func isBackground(info *types.Info, call *ast.CallExpr) bool {
+	f := typeutil.StaticCallee(info, call)
+	return f != nil && f.Pkg() != nil && f.Pkg().Path() == "context" &&
+		(f.Name() == "Background" || f.Name() == "TODO")
+}
+
+// mayDetach reports whether a call may take context.Background on purpose: it is of cleanup, by the
+// name of what it calls, makes a context that may be for cleanup, or is of the library, such as the
+// Lock of another request.
+func mayDetach(info *types.Info, call *ast.CallExpr) bool {
+	f := typeutil.Callee(info, call)
+	return f == nil || f.Name() == "Shutdown" || freeing.MatchString(f.Name()) ||
+		f.Pkg() != nil && (f.Pkg().Path() == "context" || f.Pkg().Path() == library)
+}
+
+// usesParam reports whether a body uses the only parameter of its function.
+func usesParam(info *types.Info, of *ast.FuncType, body ast.Node) bool {
+	if len(of.Params.List) != 1 || len(of.Params.List[0].Names) != 1 {
+		return false
+	}
+	param := info.ObjectOf(of.Params.List[0].Names[0])
+	for n := range ast.Preorder(body) {
+		if name, ok := n.(*ast.Ident); ok && param != nil && info.Uses[name] == param {
+			return true
+		}
+	}
+	return false
+}
+
+// declarations are the functions of the package.
+func declarations(pass *analysis.Pass, in *inspector.Inspector) map[types.Object]*ast.FuncDecl {
+	all := make(map[types.Object]*ast.FuncDecl)
+	in.Preorder([]ast.Node{(*ast.FuncDecl)(nil)}, func(n ast.Node) {
+		f := n.(*ast.FuncDecl)
+		if of := pass.TypesInfo.ObjectOf(f.Name); of != nil && f.Body != nil {
+			all[of] = f
+		}
+	})
+	return all
+}
+
+// checkNamed reports a function of the package, given to Do or its like, that ignores its context
+// and works with context.Background.
+func checkNamed(
+	pass *analysis.Pass, call *ast.CallExpr, declared map[types.Object]*ast.FuncDecl,
+) {
+	name := method(pass.TypesInfo, call)
+	if !calls[name] {
+		return
+	}
+	for _, arg := range call.Args {
+		var f *ast.FuncDecl
+		switch x := ast.Unparen(arg).(type) {
+		case *ast.Ident:
+			f = declared[pass.TypesInfo.ObjectOf(x)]
+		case *ast.SelectorExpr:
+			f = declared[pass.TypesInfo.ObjectOf(x.Sel)]
+		}
+		if f != nil && !usesParam(pass.TypesInfo, f.Type, f.Body) && worksOn(pass.TypesInfo, f.Body) {
+			pass.ReportRangef(arg, "%s ignores the context that %s gives it, and goes on if the lock is "+
+				"lost", types.ExprString(arg), name)
+		}
+	}
+}
+
+// worksOn reports whether a body passes on context.Background, apart from cleanup.
+func worksOn(info *types.Info, body ast.Node) (found bool) {
+	ast.Inspect(body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.DeferStmt:
+			return false
+		case *ast.CallExpr:
+			for _, arg := range n.Args {
+				made, ok := ast.Unparen(arg).(*ast.CallExpr)
+				found = found || ok && isBackground(info, made) && !mayDetach(info, n) && !mayGoOn(info, n)
+			}
+		}
+		return true
+	})
+	return found
 }
 
 // within reports whether a variable is declared in a function.

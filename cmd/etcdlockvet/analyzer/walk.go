@@ -14,6 +14,7 @@ type step struct {
 	sure  bool // the call has not failed, or nobody looks at its error
 	stale bool // the variable of its error has another one
 	freed bool // the lock is unlocked
+	later bool // it is unlocked at the end of the function alone
 }
 
 // walk calls visit for the nodes on all paths behind the call, as long as that lets it go on. It

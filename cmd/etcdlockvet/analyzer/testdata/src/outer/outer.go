@@ -99,8 +99,8 @@ func fine(ctx context.Context, s *etcdlock.Session, mu *etcdlock.Mutex, r *reque
 	}
 	mu.Do(ctx, func(held context.Context) error {
 		work(hold.Context(ctx))
-		work(context.Background())
-		return hold.Unlock(ctx)
+		_ = mu.Lock(context.Background())
+		return hold.Unlock(context.Background())
 	})
 	other(ctx, func(context.Context) error { return work(ctx) })
 }

@@ -1,7 +1,10 @@
 // Package etcdlock stands for the library: the signatures of it that the tests use.
 package etcdlock
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 type (
 	Mutex     struct{ _ int }
@@ -10,10 +13,18 @@ type (
 	Session   struct{ _ int }
 	Hold      struct{ _ int }
 	Option    interface{ option() }
-	Status    struct{ Held bool }
+
+	SessionOption interface{ sessionOption() }
+
+	Status struct{ Held bool }
 )
 
 var ErrLocked, ErrLost error
+
+func New(client any, name string, opts ...SessionOption) (*Mutex, error) { return nil, nil }
+func NewSession(client any, opts ...SessionOption) (*Session, error)     { return nil, nil }
+func WithTTL(d time.Duration) SessionOption                              { return nil }
+func WithMaxHold(d time.Duration) Option                                 { return nil }
 
 func (m *Mutex) Lock(ctx context.Context) error    { return nil }
 func (m *Mutex) TryLock(ctx context.Context) error { return nil }
