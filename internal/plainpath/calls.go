@@ -33,10 +33,10 @@ type world struct {
 }
 
 var calls = []call{
-	{"Lock of a free name", size{26, 129, 677}, size{26, 120, 600}, lock},
-	{"Unlock, no waiter", size{24, 99, 535}, size{20, 85, 430}, unlock},
-	{"Unlock with a waiter, and its Lock returns", size{33, 159, 841}, size{32, 130, 680}, handOver},
-	{"TryLock, refused", size{29, 166, 818}, size{26, 120, 600}, refused},
+	{"Lock of a free name", size{26, 127, 674}, size{26, 120, 600}, lock},
+	{"Unlock, no waiter", size{24, 99, 532}, size{20, 85, 430}, unlock},
+	{"Unlock with a waiter, and its Lock returns", size{33, 159, 838}, size{32, 130, 680}, handOver},
+	{"TryLock, refused", size{29, 164, 814}, size{26, 120, 600}, refused},
 	{"Session.Do of a free name", size{33, 192, 1049}, size{36, 170, 850}, do},
 }
 
