@@ -155,8 +155,7 @@ func (b *combiner) ask(ctx context.Context, c *Conn, r Request) (Reading, error)
 	p, counts := b.join(ctx, c, r)
 	if p == nil {
 		if counts {
-			defer b.landed()
-			defer b.lands(1, time.Now())
+			defer b.landed(1, time.Now())
 		}
 		return c.Ask(ctx, r)
 	}
@@ -236,23 +235,17 @@ func (b *combiner) leave(p *part) {
 	}
 }
 
-// lands notes that a transaction of n parts, sent at sent, is answered.
-//
-// (Do not do so once its callers know the answer. Those that come back at once would count as late,
-// and the next transactions would not wait for them. TestCallersThatComeBackGoTogether.)
-func (b *combiner) lands(n int, sent time.Time) {
+// next counts a transaction as over, and as answered if that was not noted before: it has n parts,
+// and was sent at sent. It returns what waits, if that is to be sent now, and whether the caller
+// has to call gather.
+func (b *combiner) next(n int, sent time.Time) (of *combined, gathers bool) {
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.pace.lands(n, now.Sub(sent), now)
-}
-
-// next counts a transaction as over. It returns what waits, if that is to be sent now, and whether
-// the caller has to call gather.
-func (b *combiner) next() (of *combined, gathers bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.under--
+	if n > 0 {
+		b.pace.lands(n, now.Sub(sent), now)
+	}
 	if b.gathers > 0 || b.under >= b.pace.few {
 		return nil, false
 	}
@@ -260,7 +253,7 @@ func (b *combiner) next() (of *combined, gathers bool) {
 	if b.waiting != nil {
 		waiting = len(b.waiting.parts)
 	}
-	all := min(waiting+b.pace.due(), b.most)
+	all := min(waiting+max(b.pace.expected-b.pace.back, 0), b.most)
 	switch {
 	case all > max(waiting, 1):
 		b.gathers = all
@@ -272,8 +265,8 @@ func (b *combiner) next() (of *combined, gathers bool) {
 }
 
 // landed is next, and what follows it in another goroutine.
-func (b *combiner) landed() {
-	if of, gathers := b.next(); of != nil {
+func (b *combiner) landed(n int, sent time.Time) {
+	if of, gathers := b.next(n, sent); of != nil {
 		go b.carry(of)
 	} else if gathers {
 		b.gather(0)
@@ -342,18 +335,29 @@ func (b *combiner) carry(of *combined) {
 		if of == nil {
 			return
 		}
-		b.landed() // the user's code has ended this goroutine
+		b.landed(0, time.Now()) // the user's code has ended this goroutine
 	}()
 	for gathers := false; of != nil; {
 		sent := time.Now()
 		guard.Catch(func() { b.carryOne(of) }, func(fall *guard.Fall) {
-			b.lands(len(of.parts), sent)
+			b.answered(len(of.parts), sent)
 			of.over(fall)
 		})
-		if of, gathers = b.next(); gathers {
+		if of, gathers = b.next(0, sent); gathers {
 			of = b.gather(mostYields)
 		}
 	}
+}
+
+// answered notes that a transaction of n parts, sent at sent, is answered.
+//
+// (Do not do so once its callers know the answer. Those that come back at once would count as late,
+// and the next transactions would not wait for them. TestCallersThatComeBackGoTogether.)
+func (b *combiner) answered(n int, sent time.Time) {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pace.lands(n, now.Sub(sent), now)
 }
 
 // over notes that a transaction was answered, or the Fall of the user's code in it.
@@ -474,11 +478,6 @@ func (p *pace) lands(n int, took time.Duration, now time.Time) {
 	p.patience = min(took/2, mostPatience)
 	p.until = now.Add(p.patience)
 	p.expected = int(float64(n)*p.came/max(p.answered, 1) + 0.5)
-}
-
-// due is how many more callers come back at once.
-func (p *pace) due() int {
-	return max(p.expected-p.back, 0)
 }
 
 // comes notes that a caller has come at now.

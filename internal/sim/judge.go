@@ -805,16 +805,20 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 // that has ended counts, since its holder may not have seen that. Those that share one
 // whole hold come and go, and the longest time of one of them ends no other.
 func (j *judge) afterUnlockLocked(b *belief) {
-	if b.hold.ctx.Err() != nil {
-		return
-	}
+	var before []*belief
 	for _, other := range j.inside[b.who.line(b.name)] {
 		beside := b.kind.shares() && other.kind.mode() == b.kind.mode() &&
 			(!b.kind.joins() || other.hold.token == b.hold.token && !other.ended())
 		if !beside {
-			j.violatedLocked(tooSoon, "%s with token %d of %s, before %s with %d", b.who, b.hold.token,
-				b.name, other.who, other.hold.token)
+			before = append(before, other)
 		}
+	}
+	if b.hold.ctx.Err() != nil { // asked last: the holds of one key may have ended just now
+		return
+	}
+	for _, other := range before {
+		j.violatedLocked(tooSoon, "%s with token %d of %s, before %s with %d", b.who, b.hold.token,
+			b.name, other.who, other.hold.token)
 	}
 }
 
