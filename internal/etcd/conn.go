@@ -444,10 +444,8 @@ func (c *Conn) Remove(
 	retry := attempt.Backoff{Policy: attempt.Removal, Needless: needless, Most: attempt.RemovalPause}
 	for {
 		done := c.Commit(ctx, &retry, txn())
-		select {
-		case <-needless:
+		if isClosed(needless) {
 			return done
-		default:
 		}
 		if done.Err != nil && ctx.Err() == nil {
 			failed(done.Err)
@@ -456,6 +454,19 @@ func (c *Conn) Remove(
 			return done
 		}
 		_ = retry.Wait(ctx, c.Caller) // the next attempt sees the end of ctx
+		if isClosed(needless) {
+			return done
+		}
+	}
+}
+
+// isClosed reports whether a channel, which may be nil, is closed.
+func isClosed(over <-chan struct{}) bool {
+	select {
+	case <-over:
+		return true
+	default:
+		return false
 	}
 }
 

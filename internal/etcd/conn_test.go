@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // A told Listener has what it was told.
@@ -206,4 +209,30 @@ func TestASessionThatIsBusyKeepsNoOtherInTheDark(t *testing.T) {
 		defer n.mu.Unlock()
 		return len(n.followers) == 1
 	}, time.Minute, time.Millisecond)
+}
+
+// A removal that has failed pauses, though etcd answers another one. If it becomes needless
+// meanwhile, for its lease is being revoked, it is not sent again.
+func TestARemovalThatBecomesNeedlessInItsPauseIsNotSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := fake.NewServer()
+		server.Intercept(func(c fake.Call) (effect fake.Effect) {
+			if c.Method == fake.Txn && c.N == 1 {
+				effect.Before = fake.Unavailable
+			}
+			return effect
+		})
+		c, _ := conn(t, server.Client("a"))
+		needless := make(chan struct{})
+		removal := func() ticket.Txn { return ticket.Deletion(line.Entry{Key: "k", Rev: 1}) }
+		var closed time.Time
+		done := c.Remove(t.Context(), needless, removal, func(error) {
+			require.NoError(t, c.Remove(t.Context(), nil, removal, func(error) {}).Err)
+			closed = time.Now()
+			close(needless)
+		})
+		require.ErrorIs(t, done.Err, fake.Unavailable)
+		require.Len(t, server.Calls(fake.Txn), 2)
+		require.Zero(t, time.Since(closed), "its pause is over")
+	})
 }
