@@ -362,10 +362,12 @@ func TestARemovalThatAloneFailsIsRareAndSlowsNoOther(t *testing.T) {
 					tests.LockWithin(t, contract.MutexOf(t, tests.SessionOf(t, etcd, "other"), "fails"),
 						time.Second)
 				}
-				failed, fails := 0, true
+				var failed atomic.Int64
+				var fails atomic.Bool
+				fails.Store(true)
 				etcd.Intercept(func(c fake.Call) (effect fake.Effect) {
-					if fails && c.Process == "a" && slices.ContainsFunc(c.Deletes, isOfFails) {
-						failed++
+					if fails.Load() && c.Process == "a" && slices.ContainsFunc(c.Deletes, isOfFails) {
+						failed.Add(1)
 						effect.Before = fake.Unavailable
 					}
 					return effect
@@ -388,11 +390,11 @@ func TestARemovalThatAloneFailsIsRareAndSlowsNoOther(t *testing.T) {
 					require.NoError(t, err)
 					require.NoError(t, h.Unlock(t.Context()))
 				}
-				t.Logf("sent %d times beside %d holds", failed, others)
-				require.NotZero(t, failed)
-				require.LessOrEqual(t, failed, int(lasts/(50*time.Millisecond)))
+				t.Logf("sent %d times beside %d holds", failed.Load(), others)
+				require.NotZero(t, failed.Load())
+				require.LessOrEqual(t, failed.Load(), int64(lasts/(50*time.Millisecond)))
 				require.Greater(t, others, int(lasts/(3*away)))
-				fails = false
+				fails.Store(false)
 				time.Sleep(200 * time.Millisecond)
 				require.NoError(t, tests.SoonOr(t, ended, "it does not end"))
 				require.Len(t, etcd.Keys("fails/"), row.others)
