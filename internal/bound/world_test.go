@@ -42,11 +42,11 @@ type world struct {
 
 	waits context.Context // of the calls of the others
 	end   context.CancelFunc
-	ends  []context.CancelFunc // of each call
 
-	mu      sync.Mutex // not held across anything
-	holds   []other    // of the others in s
-	handles []closer   // that they have used
+	mu      sync.Mutex           // not held across anything
+	ends    []context.CancelFunc // of each call, in the order in which they came
+	holds   []other              // of the others in s
+	handles []closer             // that they have used
 
 	rows []row
 }
@@ -137,9 +137,13 @@ func (w *world) inTurn(f func(ctx context.Context)) {
 
 // begin calls f in a goroutine, with a context that ends on its own or with all waits.
 func (w *world) begin(f func(ctx context.Context)) {
-	ctx, end := context.WithCancel(w.waits)
-	w.ends = append(w.ends, end)
-	w.left.Go(func() { f(ctx) })
+	w.left.Go(func() {
+		ctx, end := context.WithCancel(w.waits)
+		w.mu.Lock()
+		w.ends = append(w.ends, end)
+		w.mu.Unlock()
+		f(ctx)
+	})
 }
 
 // came notes what has become of a call of the others.
