@@ -202,7 +202,7 @@ func (f *fileChange) begins(call *ast.CallExpr) {
 	f.changes = append(f.changes, change{f.offset(call.Lparen), f.offset(call.Lparen) + 1, separator})
 }
 
-// OfCleanups is the file whose mutex is locked by cleanups of the runtime. These run in no bubble of
+// OfCleanups is the file whose mutex cleanups of the runtime lock. These run in no bubble of
 // testing/synctest, so they may not wake what waits in one at a channel.
 const OfCleanups = "internal/etcd/attempt/shared.go"
 
