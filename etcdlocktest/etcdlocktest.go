@@ -61,7 +61,8 @@ type Etcd struct {
 	mu        sync.Mutex // not held across anything
 	processes map[*clientv3.Client]string
 	cluster   uint64
-	order     *order // nil unless LockOrder was called
+	order     *order     // nil unless LockOrder was called
+	forgotten *forgotten // nil unless ForgottenUnlocks was called
 	closed    bool
 }
 

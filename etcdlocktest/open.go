@@ -11,7 +11,7 @@ import (
 )
 
 // end closes all clients, and returns an error for each Session that was left open, and for what
-// LockOrder has found.
+// LockOrder and ForgottenUnlocks have found.
 //
 // A Session is open if its lease lives and nobody has asked to revoke the lease. Closing a Session
 // asks for that even if etcd does not hear it, so such a Session does not count as left open
@@ -24,7 +24,7 @@ func (e *Etcd) end() (left []error) {
 	}
 	e.closed = true
 	died := make(map[string]bool)
-	clients, order := slices.Collect(maps.Keys(e.processes)), e.order
+	clients, order, forgotten := slices.Collect(maps.Keys(e.processes)), e.order, e.forgotten
 	for client, process := range e.processes {
 		died[process] = client.Ctx().Err() != nil
 	}
@@ -49,6 +49,9 @@ func (e *Etcd) end() (left []error) {
 	}
 	if order != nil {
 		left = append(left, order.cycles()...)
+	}
+	if forgotten != nil {
+		left = append(left, forgotten.all()...)
 	}
 	if e.bubble {
 		time.Sleep(patience * longest)

@@ -18,3 +18,8 @@ type Call interface {
 	// work whose own Start has put no Call.
 	Holds(ctx context.Context, waited time.Duration) context.Context
 }
+
+// ByClose is the key of true in the context with which a Trace is told that a hold was released, if
+// Close of its Session has ended it, and no Unlock has. By that etcdlocktest tells a test that it
+// forgets one.
+type ByClose struct{}

@@ -1,6 +1,7 @@
 package hold
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/etcdlock/etcdlock/internal/events"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -277,7 +279,7 @@ func (h *Hold) checkLocked(now time.Time) {
 		whole := h.closeLocked()
 		if whole {
 			for _, o := range h.all {
-				o.reportReleased() // its key goes with the lease
+				o.reportClosed() // its key goes with the lease
 			}
 		}
 	case h.state >= holdEnded:
@@ -431,9 +433,16 @@ func (h *Hold) reportAcquired() {
 func (h *Hold) waited() time.Duration { return h.began.Sub(h.claim.call.started) }
 
 // reportReleased reports to Trace that h has ended without a loss.
-func (h *Hold) reportReleased() {
+func (h *Hold) reportReleased() { h.reportReleasedIn(h.claim.call.ctx) }
+
+// reportClosed is reportReleased of an h that the end of its Session has ended: its owner did not.
+func (h *Hold) reportClosed() {
+	h.reportReleasedIn(context.WithValue(h.claim.call.ctx, events.ByClose{}, true))
+}
+
+func (h *Hold) reportReleasedIn(ctx context.Context) {
 	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
-	report(&m.s.hooks, m.cfg.Hooks.Released, h.claim.call.ctx, Released{m.name, token, held})
+	report(&m.s.hooks, m.cfg.Hooks.Released, ctx, Released{m.name, token, held})
 }
 
 // lost is the LostError of h.

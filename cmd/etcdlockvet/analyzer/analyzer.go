@@ -7,7 +7,8 @@
 //     literal that asks only an outer context whether to go on is reported as well, and so is a
 //     function of the package that ignores its context and works with context.Background;
 //   - a Lock or TryLock of a Mutex whose error is ignored or only logged, if something runs then;
-//   - a TryLock that a loop repeats without a pause;
+//   - a goroutine with the context of such a function, which does not wait for it;
+//   - a TryLock, or another try, that a loop repeats without a pause;
 //   - an option that gets a bare number, such as WithTTL(30): its unit is forgotten;
 //   - a call that takes a context while a lock is held whose context nothing asks for: the call
 //     goes on if the lock is lost. A function that asks for Token, Key, IsOwner or Status protects
@@ -16,11 +17,13 @@
 //     is assigned to _, or to nothing;
 //   - with the flag lost, an Unlock whose error is dropped: that error alone tells a program that
 //     does not ask for the context that the lock was lost. An assignment to _ says that it is
-//     meant.
+//     meant;
+//   - with the flag guess, a Session or Mutex that a function makes and never closes, and SQL in
+//     such a function of Do that no token protects. Both may be right.
 //
-// It reports what it is sure of. It follows a variable or a field within a function; whatever is
-// passed on, returned or kept somewhere may be unlocked there. A function with a testing.TB is a
-// test, which may do on purpose what is wrong elsewhere.
+// Otherwise it reports what it is sure of. It follows a variable or a field within a function;
+// whatever is passed on, returned or kept somewhere may be unlocked there. A function with a
+// testing.TB is a test, which may do on purpose what is wrong elsewhere.
 //
 // Cleanup that has to go on after a loss gets its context from context.WithoutCancel, is deferred,
 // or is an Unlock or Close; none of these is reported.
@@ -41,11 +44,12 @@ import (
 // library is the package whose locks are looked at.
 const library = "github.com/etcdlock/etcdlock"
 
-// Analyzer is the analyzer of the command, with a flag.
+// Analyzer is the analyzer of the command, with its flags.
 var Analyzer = New(false)
 
 // New returns the analyzer. lost is the default of its flag.
 func New(lost bool) *analysis.Analyzer {
+	guess := false
 	a := &analysis.Analyzer{
 		Name: "etcdlockvet",
 		Doc: "find mistakes in code that locks with etcdlock\n\nIt reports a context that does not " +
@@ -54,8 +58,10 @@ func New(lost bool) *analysis.Analyzer {
 		Requires: []*analysis.Analyzer{inspect.Analyzer, ctrlflow.Analyzer},
 	}
 	a.Flags.BoolVar(&lost, "lost", lost, "also report an Unlock whose error is dropped")
+	a.Flags.BoolVar(&guess, "guess", guess,
+		"also report a Session that is never closed, and SQL in Do that goes without a token")
 	a.Run = func(pass *analysis.Pass) (any, error) {
-		run(pass, lost)
+		run(pass, lost, guess)
 		return nil, nil
 	}
 	return a
@@ -68,7 +74,7 @@ type function struct {
 	cfg  *cfg.CFG
 }
 
-func run(pass *analysis.Pass, lost bool) {
+func run(pass *analysis.Pass, lost, guess bool) {
 	graphs := pass.ResultOf[ctrlflow.Analyzer].(*ctrlflow.CFGs)
 	in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
 	asked := fieldsAsked(pass, in)
@@ -84,12 +90,16 @@ func run(pass *analysis.Pass, lost bool) {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
 			if n.Body != nil {
-				checkHolds(&function{pass, n.Body, graphs.FuncDecl(n)}, asked)
+				f := &function{pass, n.Body, graphs.FuncDecl(n)}
+				checkHolds(f, asked)
+				if guess {
+					checkOpen(f)
+				}
 			}
 		case *ast.FuncLit:
 			checkHolds(&function{pass, n.Body, graphs.FuncLit(n)}, asked)
 		case *ast.CallExpr:
-			checkOuter(pass, n)
+			checkOuter(pass, n, guess)
 			checkNamed(pass, n, declared)
 			checkDurations(pass, n)
 		case *ast.BlockStmt:

@@ -13,10 +13,13 @@ func TestWhatIsReported(t *testing.T) {
 		"mistakes")
 }
 
-func TestWhatIsReportedWithTheFlagLost(t *testing.T) {
-	lost := analyzer.New(false)
-	if err := lost.Flags.Set("lost", "true"); err != nil {
-		t.Fatal(err)
+// Each flag adds what a package of its name has.
+func TestWhatIsReportedWithAFlag(t *testing.T) {
+	for _, flag := range []string{"lost", "guess"} {
+		a := analyzer.New(false)
+		if err := a.Flags.Set(flag, "true"); err != nil {
+			t.Fatal(err)
+		}
+		analysistest.Run(t, analysistest.TestData(), a, flag)
 	}
-	analysistest.Run(t, analysistest.TestData(), lost, "lost")
 }

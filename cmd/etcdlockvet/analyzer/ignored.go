@@ -96,16 +96,3 @@ func logs(info *types.Info, call *ast.CallExpr) bool {
 	}
 	return false
 }
-
-// checkSpin reports a loop that repeats a TryLock and does nothing else.
-func checkSpin(pass *analysis.Pass, loop *ast.ForStmt) {
-	if loop.Cond == nil || loop.Init != nil || loop.Post != nil || len(loop.Body.List) > 0 {
-		return
-	}
-	for n := range ast.Preorder(loop.Cond) {
-		call, ok := n.(*ast.CallExpr)
-		if ok && method(pass.TypesInfo, call) == "TryLock" {
-			pass.ReportRangef(call, "this loop asks etcd without a pause: use Lock, which waits")
-		}
-	}
-}

@@ -1,6 +1,7 @@
 package analyzer
 
 import (
+	"cmp"
 	"go/ast"
 	"go/types"
 
@@ -17,7 +18,7 @@ var calls = map[string]bool{
 
 // checkOuter reports what a function literal given to one of these methods does with a context
 // from outside.
-func checkOuter(pass *analysis.Pass, call *ast.CallExpr) {
+func checkOuter(pass *analysis.Pass, call *ast.CallExpr, guess bool) {
 	name := method(pass.TypesInfo, call)
 	if !calls[name] {
 		return
@@ -34,6 +35,14 @@ func checkOuter(pass *analysis.Pass, call *ast.CallExpr) {
 			own = names[0].Name + ", which " + name + " gives the function"
 		}
 		uses := usesParam(pass.TypesInfo, work.Type, work.Body)
+		var derived map[types.Object]bool
+		if !uses {
+			derived = fromBackground(pass.TypesInfo, work.Body)
+		}
+		checkOutlives(pass, work, name)
+		if guess {
+			checkUnfenced(pass, work)
+		}
 		ast.Inspect(work.Body, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.DeferStmt:
@@ -50,7 +59,7 @@ func checkOuter(pass *analysis.Pass, call *ast.CallExpr) {
 				}
 				outer := outerContext(pass.TypesInfo, n, work)
 				if outer == nil && !uses {
-					outer = asksOuter(pass.TypesInfo, n, work)
+					outer = cmp.Or(asksOuter(pass.TypesInfo, n, work), among(pass.TypesInfo, n, derived))
 				}
 				if outer != nil && !mayGoOn(pass.TypesInfo, n) {
 					pass.ReportRangef(outer, "%s does not end if the lock is lost: use %s",
@@ -97,6 +106,43 @@ func asksOuter(info *types.Info, call *ast.CallExpr, work *ast.FuncLit) ast.Expr
 		return nil
 	}
 	return sel.X
+}
+
+// fromBackground are the variables of a body whose contexts come from context.Background.
+func fromBackground(info *types.Info, body ast.Node) map[types.Object]bool {
+	derived := make(map[types.Object]bool)
+	for n := range ast.Preorder(body) {
+		set, ok := n.(*ast.AssignStmt)
+		if !ok || len(set.Rhs) != 1 {
+			continue
+		}
+		call, ok := ast.Unparen(set.Rhs[0]).(*ast.CallExpr)
+		if !ok || len(call.Args) == 0 {
+			continue
+		}
+		from, ok := ast.Unparen(call.Args[0]).(*ast.CallExpr)
+		f := typeutil.StaticCallee(info, call)
+		if !ok || !isBackground(info, from) || f == nil || f.Pkg() == nil || f.Pkg().Path() != "context" {
+			continue
+		}
+		if p := pathOf(info, set.Lhs[0]); len(p) == 1 {
+			derived[p[0]] = true
+		}
+	}
+	return derived
+}
+
+// among returns the argument of a call, which works, that is one of some variables.
+func among(info *types.Info, call *ast.CallExpr, some map[types.Object]bool) ast.Expr {
+	if mayDetach(info, call) {
+		return nil
+	}
+	for _, arg := range call.Args {
+		if p := pathOf(info, arg); len(p) == 1 && some[p[0]] {
+			return arg
+		}
+	}
+	return nil
 }
 
 // isBackground reports whether a call is context.Background() or context.TODO().

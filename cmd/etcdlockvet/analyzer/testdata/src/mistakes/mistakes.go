@@ -3,9 +3,9 @@ package mistakes
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"log"
+	"sync"
 	"time"
 
 	"github.com/etcdlock/etcdlock"
@@ -353,6 +353,27 @@ func spinWrong(ctx context.Context, mu *etcdlock.Mutex) {
 	mu.Unlock(ctx)
 }
 
+func spinWrong2(ctx context.Context, mu *etcdlock.Mutex) {
+	for {
+		if err := mu.TryLock(ctx); err == nil { // want `without a pause`
+			break
+		}
+		log.Println("still waiting")
+	}
+	quick()
+	mu.Unlock(ctx)
+}
+
+func spinWrong3(ctx context.Context, rw *etcdlock.RWMutex) (h *etcdlock.Hold, err error) {
+	for ctx.Err() == nil {
+		h, err = rw.TryRLock(ctx) // want `without a pause`
+		if !errors.Is(err, etcdlock.ErrLocked) {
+			return h, err
+		}
+	}
+	return nil, ctx.Err()
+}
+
 func spinRight1(ctx context.Context, mu *etcdlock.Mutex) {
 	for mu.TryLock(ctx) != nil {
 		time.Sleep(time.Second)
@@ -379,11 +400,37 @@ func spinRight3(ctx context.Context, s *etcdlock.Session, names []string) {
 	}
 }
 
+func spinRight4(ctx context.Context, mu *etcdlock.Mutex) error {
+	for i := 0; i < 3; i++ {
+		if mu.TryLock(ctx) == nil {
+			break
+		}
+	}
+	return ctx.Err()
+}
+
+func spinRight5(ctx context.Context, mu *etcdlock.Mutex, tick *time.Ticker) {
+	for mu.TryLock(ctx) != nil {
+		<-tick.C
+	}
+	quick()
+	mu.Unlock(ctx)
+}
+
 // A goroutine outlives Do.
 
 func outlivesWrong(ctx context.Context, mu *etcdlock.Mutex) error {
 	return mu.Do(ctx, func(ctx context.Context) error {
-		go work(ctx)
+		go work(ctx) // want `may outlive Do`
+		return nil
+	})
+}
+
+func outlivesWrong2(ctx context.Context, mu *etcdlock.Mutex, errs chan error) error {
+	return mu.Do(ctx, func(ctx context.Context) error {
+		go func() { // want `may outlive Do`
+			errs <- work(ctx)
+		}()
 		return nil
 	})
 }
@@ -408,6 +455,53 @@ func outlivesRight3(ctx context.Context, mu *etcdlock.Mutex) error {
 	return nil
 }
 
+func outlivesRight4(ctx context.Context, mu *etcdlock.Mutex) error {
+	return mu.Do(ctx, func(ctx context.Context) error {
+		var all sync.WaitGroup
+		defer all.Wait()
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			work(ctx)
+		}()
+		return nil
+	})
+}
+
+// A context of the function in Do comes from context.Background.
+
+func derivedWrong(ctx context.Context, mu *etcdlock.Mutex) error {
+	return mu.Do(ctx, func(context.Context) error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return work(ctx) // want `ctx does not end`
+	})
+}
+
+func derivedRight1(ctx context.Context, mu *etcdlock.Mutex) error {
+	return mu.Do(ctx, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		return work(ctx)
+	})
+}
+
+func derivedRight2(ctx context.Context, mu *etcdlock.Mutex) error {
+	return mu.Do(ctx, func(ctx context.Context) error {
+		after, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return errors.Join(work(ctx), work(after))
+	})
+}
+
+func derivedRight3(ctx context.Context, mu, other *etcdlock.Mutex) error {
+	return mu.Do(ctx, func(context.Context) error {
+		after, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return other.Unlock(after)
+	})
+}
+
 // A duration is a bare number.
 
 const short = 30
@@ -419,57 +513,3 @@ var (
 	optRight2 = etcdlock.WithMaxHold(500 * time.Microsecond)
 	optRight3 = etcdlock.WithTTL(time.Duration(short) * time.Second)
 )
-
-// A Session is made for each request and never closed.
-
-func requestWrong(ctx context.Context, client any) error {
-	s, err := etcdlock.NewSession(client)
-	if err != nil {
-		return err
-	}
-	return s.Do(ctx, "name", work)
-}
-
-func requestRight1(ctx context.Context, client any) error {
-	s, err := etcdlock.NewSession(client)
-	if err != nil {
-		return err
-	}
-	defer s.Close(ctx)
-	return s.Do(ctx, "name", work)
-}
-
-func requestRight2(ctx context.Context, client any) (*etcdlock.Session, error) {
-	return etcdlock.NewSession(client)
-}
-
-func requestRight3(ctx context.Context, s *etcdlock.Session) error {
-	return s.Do(ctx, "name", work)
-}
-
-// SQL in Do goes without the token.
-
-func tokenWrong(ctx context.Context, mu *etcdlock.Mutex, db *sql.DB) error {
-	return mu.Do(ctx, func(ctx context.Context) error {
-		_, err := db.ExecContext(ctx, "UPDATE stock SET n = n - 1")
-		return err
-	})
-}
-
-func tokenRight1(ctx context.Context, mu *etcdlock.Mutex, db *sql.DB) error {
-	return mu.Do(ctx, func(ctx context.Context) error {
-		_, err := db.ExecContext(ctx, "UPDATE stock SET n = n - 1 WHERE t <= ?", mu.Token())
-		return err
-	})
-}
-
-func tokenRight2(ctx context.Context, mu *etcdlock.Mutex, db *sql.DB) error {
-	return mu.Do(ctx, func(ctx context.Context) error {
-		return db.PingContext(ctx)
-	})
-}
-
-func tokenRight3(ctx context.Context, mu *etcdlock.Mutex, db *sql.DB) error {
-	_, err := db.ExecContext(ctx, "UPDATE visits SET n = n + 1")
-	return errors.Join(err, mu.Do(ctx, work))
-}

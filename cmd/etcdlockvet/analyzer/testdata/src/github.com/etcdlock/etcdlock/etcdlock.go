@@ -23,6 +23,7 @@ var ErrLocked, ErrLost error
 
 func New(client any, name string, opts ...SessionOption) (*Mutex, error) { return nil, nil }
 func NewSession(client any, opts ...SessionOption) (*Session, error)     { return nil, nil }
+func TokenFrom(ctx context.Context) (token int64, ok bool)               { return 0, false }
 func WithTTL(d time.Duration) SessionOption                              { return nil }
 func WithMaxHold(d time.Duration) Option                                 { return nil }
 

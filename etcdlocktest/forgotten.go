@@ -1,0 +1,86 @@
+package etcdlocktest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/events"
+)
+
+// ForgottenUnlocks returns a Trace that learns which holds are never unlocked. Give it to the
+// Sessions and Mutexes of the code under test, by [etcdlock.WithTrace]. A hold that Close of its
+// Session has ended, with no Unlock before, fails the end of the test with the place of its call;
+// [Etcd.Close] returns it as an error. Without it Close says nothing of such a hold: it is allowed,
+// and in a process that lives on it means that the lock is never given back.
+func (e *Etcd) ForgottenUnlocks() *etcdlock.Trace {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.forgotten == nil {
+		e.forgotten = &forgotten{changed: make(chan struct{}, 1)}
+	}
+	return e.forgotten.trace()
+}
+
+// A forgotten is what is known of the holds that no Unlock ends.
+type forgotten struct {
+	changed chan struct{} // tells that a hold has ended
+
+	mu    sync.Mutex
+	whole int // holds that have begun and not ended, as far as events say
+	left  []error
+}
+
+type placeKey struct{}
+
+func (f *forgotten) trace() *etcdlock.Trace {
+	return &etcdlock.Trace{
+		Start: func(ctx context.Context, _ etcdlock.StartEvent) context.Context {
+			return context.WithValue(ctx, placeKey{}, caller())
+		},
+		Acquired: func(context.Context, etcdlock.AcquiredEvent) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.whole++
+		},
+		Released: func(ctx context.Context, e etcdlock.ReleasedEvent) { f.ends(ctx, e.Name) },
+		Lost:     func(ctx context.Context, e etcdlock.LostEvent) { f.ends(ctx, e.Name) },
+	}
+}
+
+// ends notes that a hold has ended, of the call with ctx.
+func (f *forgotten) ends(ctx context.Context, name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.whole--
+	if ctx.Value(events.ByClose{}) != nil {
+		f.left = append(f.left, fmt.Errorf("etcdlocktest: no Unlock has ended the hold of %q (%v): "+
+			"Close of its Session has", name, ctx.Value(placeKey{})))
+	}
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+// all returns an error for each hold. Events come a little later than what they tell, so it waits
+// for them, a second at most.
+func (f *forgotten) all() []error {
+	late := time.NewTimer(time.Second)
+	defer late.Stop()
+	for {
+		f.mu.Lock()
+		whole, left := f.whole, f.left
+		f.mu.Unlock()
+		if whole == 0 {
+			return left
+		}
+		select {
+		case <-f.changed:
+		case <-late.C:
+			return left
+		}
+	}
+}
