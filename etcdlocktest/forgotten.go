@@ -26,35 +26,34 @@ func (e *Etcd) ForgottenUnlocks() *etcdlock.Trace {
 
 // A forgotten is what is known of the holds that no Unlock ends.
 type forgotten struct {
-	changed chan struct{} // tells that a hold has ended
+	changed chan struct{} // tells that open has changed
 
-	mu    sync.Mutex
-	whole int // holds that have begun and not ended, as far as events say
-	left  []error
+	mu   sync.Mutex
+	open int // names that were asked for, until their holds are over or given up
+	left []error
 }
 
 type placeKey struct{}
 
 func (f *forgotten) trace() *etcdlock.Trace {
 	return &etcdlock.Trace{
-		Start: func(ctx context.Context, _ etcdlock.StartEvent) context.Context {
-			return context.WithValue(ctx, placeKey{}, caller())
-		},
-		Acquired: func(context.Context, etcdlock.AcquiredEvent) {
+		Start: func(ctx context.Context, e etcdlock.StartEvent) context.Context {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			f.whole++
+			f.open += max(1, len(e.Names))
+			return context.WithValue(ctx, placeKey{}, caller())
 		},
+		GaveUp:   func(ctx context.Context, e etcdlock.GaveUpEvent) { f.ends(ctx, e.Name) },
 		Released: func(ctx context.Context, e etcdlock.ReleasedEvent) { f.ends(ctx, e.Name) },
 		Lost:     func(ctx context.Context, e etcdlock.LostEvent) { f.ends(ctx, e.Name) },
 	}
 }
 
-// ends notes that a hold has ended, of the call with ctx.
+// ends notes that the call with ctx has no hold of a name any more.
 func (f *forgotten) ends(ctx context.Context, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.whole--
+	f.open--
 	if ctx.Value(events.ByClose{}) != nil {
 		f.left = append(f.left, fmt.Errorf("etcdlocktest: no Unlock has ended the hold of %q (%v): "+
 			"Close of its Session has", name, ctx.Value(placeKey{})))
@@ -72,9 +71,9 @@ func (f *forgotten) all() []error {
 	defer late.Stop()
 	for {
 		f.mu.Lock()
-		whole, left := f.whole, f.left
+		open, left := f.open, f.left
 		f.mu.Unlock()
-		if whole == 0 {
+		if open == 0 {
 			return left
 		}
 		select {

@@ -46,8 +46,8 @@ func makes(info *types.Info, call *ast.CallExpr) bool {
 		slices.Contains(makers, f.Name())
 }
 
-// checkUnfenced reports SQL that writes, in a function literal given to Do or its like that does not
-// ask for the token: a database that has seen a later one should refuse it.
+// checkUnfenced reports SQL that writes, in a function literal given to Do or its like that does
+// not ask for the token: a database that has seen a later one should refuse it.
 func checkUnfenced(pass *analysis.Pass, work *ast.FuncLit) {
 	var writes *ast.CallExpr
 	for n := range ast.Preorder(work.Body) {
