@@ -8,7 +8,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/events"
-	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/quote"
 )
@@ -164,29 +163,6 @@ func report[E any](q *events.Queue, to hook[E], ctx context.Context, e E) {
 // queueHook is for report, whose e is not to be allocated where there is no hook.
 func queueHook[E any](q *events.Queue, to hook[E], ctx context.Context, e E) {
 	q.Run(func() { to(ctx, e) })
-}
-
-// ofLeases are h's hooks for what happens to leases, with log.
-func (h *Hooks) ofLeases(q *events.Queue, log func(slog.Level, string, ...any)) lease.Hooks {
-	none := context.Background()
-	return lease.Hooks{
-		Granted: func(id clientv3.LeaseID, ttl time.Duration) {
-			report(q, h.LeaseGranted, none, LeaseGranted{id, ttl})
-		},
-		Renewed: func(id clientv3.LeaseID, roundTrip time.Duration) {
-			report(q, h.LeaseRenewed, none, LeaseRenewed{id, roundTrip})
-		},
-		RenewalFailed: func(id clientv3.LeaseID, err error) {
-			report(q, h.RenewalFailed, none, RenewalFailed{id, err})
-		},
-		AtRisk: func(id clientv3.LeaseID, remaining time.Duration) {
-			report(q, h.LeaseAtRisk, none, LeaseAtRisk{id, remaining})
-		},
-		Replaced: func(old clientv3.LeaseID, why error) {
-			report(q, h.LeaseReplaced, none, LeaseReplaced{old, why})
-		},
-		Log: log,
-	}
 }
 
 // tell logs a record, in order with the hooks. Others may have written the texts among args.

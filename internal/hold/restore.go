@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"time"
+	"weak"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/guard"
@@ -62,9 +63,8 @@ func (l *listener) TermFell(from, to uint64) {
 // Unavailable is as in etcd.Listener.
 func (l *listener) Unavailable(reason error, silent time.Duration) {
 	s := (*Session)(l)
-	s.log(slog.LevelWarn, "etcd does not answer", "endpoints", quote.Addresses(s.etcd.Endpoints()),
-		"error", reason,
-		"silent", silent)
+	s.warnOf(weak.Make(s), reason, "etcd does not answer",
+		"endpoints", quote.Addresses(s.etcd.Endpoints()), "error", reason, "silent", silent)
 	e := Unavailable{errs.Unavailable(reason), silent}
 	report(&s.hooks, s.cfg.Hooks.Unavailable, context.Background(), e)
 }

@@ -2,9 +2,11 @@ package hold
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -65,7 +67,7 @@ func New(client *clientv3.Client, cfg *Config) *Session {
 		Margin:        cfg.MarginOf,
 		TenantsLocked: s.keys.TenantsLocked,
 		Error:         errs.OfLease,
-		Hooks:         cfg.Hooks.ofLeases(&s.hooks, s.log),
+		Hooks:         hooksOfLeases(s),
 	})
 	s.keys.Leases = s.leases
 	if cfg.Opened != nil {
@@ -101,6 +103,57 @@ func (s *Session) IsClosed() bool {
 // lock.
 func (s *Session) log(level slog.Level, message string, args ...any) {
 	s.tell(s.cfg, level, message, args)
+}
+
+// hooksOfLeases are the hooks of s for what happens to its leases, and what its log says of that.
+func hooksOfLeases(s *Session) lease.Hooks {
+	h, q, none := s.cfg.Hooks, &s.hooks, context.Background()
+	return lease.Hooks{
+		Granted: func(id clientv3.LeaseID, ttl time.Duration) {
+			report(q, h.LeaseGranted, none, LeaseGranted{id, ttl})
+		},
+		Renewed: func(id clientv3.LeaseID, roundTrip time.Duration) {
+			report(q, h.LeaseRenewed, none, LeaseRenewed{id, roundTrip})
+		},
+		RenewalFailed: func(l *lease.Lease, err error, remaining time.Duration) {
+			s.warnOf(l.ID, err, "lease not renewed", "lease", l.Hex(), "error", err,
+				"remaining", remaining)
+			report(q, h.RenewalFailed, none, RenewalFailed{l.ID, err})
+		},
+		AtRisk: func(l *lease.Lease, remaining time.Duration) {
+			s.warnOf(l.ID, nil, "lease at risk", "lease", l.Hex(), "remaining", remaining)
+			report(q, h.LeaseAtRisk, none, LeaseAtRisk{l.ID, remaining})
+		},
+		Replaced: func(old clientv3.LeaseID, why error) {
+			report(q, h.LeaseReplaced, none, LeaseReplaced{old, why})
+		},
+		Log: s.log,
+	}
+}
+
+// warnOf logs a warning about of, the ID of a lease or a weak pointer to a Session, for a reason,
+// nil if the message says it. Of many of a client for which that is so, the logger gets one warning
+// at a time.
+//
+// (Do not keep what the warning is about. What the Sessions of a client share would keep the
+// client. TestAClientIsForgottenWithItsSessions.)
+func (s *Session) warnOf(of any, why error, message string, args ...any) {
+	if s.cfg.Logger == nil {
+		return
+	}
+	kind := struct {
+		logger       weak.Pointer[slog.Logger]
+		message, why string
+	}{weak.Make(s.cfg.Logger), message, fmt.Sprint(why)}
+	level := slog.LevelWarn
+	also, warns := s.etcd.Warns(kind, of)
+	if !warns {
+		level = slog.LevelDebug
+	}
+	if also > 0 {
+		args = append(args, "also", also)
+	}
+	s.log(level, message, args...)
 }
 
 // tell is log, by the logger of a config. Once the client is closed all that fails has that reason:

@@ -115,8 +115,8 @@ func pool(client *clientv3.Client, ttl time.Duration) (p *Pool, closes func()) {
 		Hooks: Hooks{
 			Granted:       func(clientv3.LeaseID, time.Duration) {},
 			Renewed:       func(clientv3.LeaseID, time.Duration) {},
-			RenewalFailed: func(clientv3.LeaseID, error) {},
-			AtRisk:        func(clientv3.LeaseID, time.Duration) {},
+			RenewalFailed: func(*Lease, error, time.Duration) {},
+			AtRisk:        func(*Lease, time.Duration) {},
 			Replaced:      func(clientv3.LeaseID, error) {},
 			Log:           func(slog.Level, string, ...any) {},
 		},

@@ -66,8 +66,8 @@ type Config struct {
 type Hooks struct {
 	Granted       func(id clientv3.LeaseID, ttl time.Duration)
 	Renewed       func(id clientv3.LeaseID, roundTrip time.Duration)
-	RenewalFailed func(id clientv3.LeaseID, err error)
-	AtRisk        func(id clientv3.LeaseID, remaining time.Duration)
+	RenewalFailed func(l *Lease, err error, remaining time.Duration)
+	AtRisk        func(l *Lease, remaining time.Duration)
 	Replaced      func(old clientv3.LeaseID, why error)
 	Log           func(level slog.Level, message string, args ...any)
 }

@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -406,9 +405,7 @@ func (l *Lease) renewalFailed(err error) {
 	case attempt.Refused(err) || err == attempt.ErrClientClosed:
 		l.trusts(func(*trust.Trust) { l.refusal = err })
 	}
-	p.config.Log(slog.LevelWarn, "lease not renewed", "lease", l.Hex(), "error", err,
-		"remaining", time.Until(l.until()))
-	p.config.RenewalFailed(l.ID, err)
+	p.config.RenewalFailed(l, err, time.Until(l.until()))
 }
 
 // riskLocked gives up what lingers on the lease, whose renewal is late, and reports it if less
@@ -421,6 +418,5 @@ func (l *Lease) riskLocked() {
 	if !l.plan.AtRisk(remaining) || l.HasEndedLocked() {
 		return
 	}
-	p.config.Log(slog.LevelWarn, "lease at risk", "lease", l.Hex(), "remaining", remaining)
-	p.config.AtRisk(l.ID, remaining)
+	p.config.AtRisk(l, remaining)
 }

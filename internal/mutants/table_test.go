@@ -321,6 +321,12 @@ var mutants = []mutant{
 		},
 	},
 	{
+		name:    "a client warns of each of its leases",
+		why:     "Each is late, so each is worth a line. But where etcd is slow thousands are, for one reason, and the log hides what matters.",
+		change:  in("attempt.Caller.Warns").never("_ != nil && _.of != _ && _.Sub(_.at) < tellEvery"),
+		killers: []killer{inArea("outages", "TestAClientWarnsOfOneLeaseForAll")},
+	},
+	{
 		name:    "renewals that wait for a stream do not see that one is proven",
 		why:     "The next one sees it. But those that wait open streams of their own, or are not sent (rule 25).",
 		change:  in("keepalive.streams.answered").drop("_.look = true"),

@@ -49,8 +49,8 @@ func newSession(t *testing.T, client *clientv3.Client) *session {
 		Hooks: lease.Hooks{
 			Granted:       func(clientv3.LeaseID, time.Duration) {},
 			Renewed:       func(clientv3.LeaseID, time.Duration) {},
-			RenewalFailed: func(clientv3.LeaseID, error) {},
-			AtRisk:        func(clientv3.LeaseID, time.Duration) {},
+			RenewalFailed: func(*lease.Lease, error, time.Duration) {},
+			AtRisk:        func(*lease.Lease, time.Duration) {},
 			Replaced:      func(clientv3.LeaseID, error) {},
 			Log:           func(slog.Level, string, ...any) {},
 		},

@@ -3,6 +3,7 @@ package attempt
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -20,7 +21,8 @@ const (
 	// grows from 1 s to 2 minutes.
 	reconnectEvery = 500 * time.Millisecond
 
-	// tellEvery is how often a Caller reports that etcd does not answer.
+	// tellEvery is how often a Caller reports that etcd does not answer, and how often a client
+	// warns of another one of its leases for the same reason.
 	tellEvery = 10 * time.Second
 
 	// forgetSilence is how long after the last attempt without an answer the silence still counts.
@@ -44,8 +46,17 @@ type link struct {
 	reason  error     // gRPC's reason for having no connection
 	told    time.Time // when gRPC gave it
 
+	warnings map[any]*warning // the last one of each kind
+
 	cancels  map[*func()]struct{} // of the requests that end when no endpoint is connected
 	unfollow context.CancelFunc   // ends the goroutine that follows the connection for them
+}
+
+// A warning is a line in a log that is about one of many.
+type warning struct {
+	of   any // the one
+	at   time.Time
+	also int // how many about others were not logged since
 }
 
 var links Shared[link]
@@ -231,6 +242,34 @@ type silence struct {
 	reason error     // its error, nil if it just had no answer
 	told   time.Time // when the silence was last reported, zero if it was not
 	pings  bool      // a report has named the pings
+}
+
+// Warns reports whether a warning of a kind, about one of many such as a lease, is to be logged: it
+// is if the last one was about the same one, or was tellEvery ago. also is how many were not logged
+// in between.
+//
+// (Do not warn of each. Where etcd is slow thousands of leases of a client are late, for one
+// reason. TestAClientWarnsOfOneLeaseForAll.)
+func (c *Caller) Warns(kind, of any) (also int, warns bool) {
+	l, now := c.link, time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w := l.warnings[kind]
+	if w != nil && w.of != of && now.Sub(w.at) < tellEvery {
+		w.also++
+		return 0, false
+	}
+	if w == nil {
+		maps.DeleteFunc(l.warnings, func(_ any, w *warning) bool { return now.Sub(w.at) >= tellEvery })
+		w = new(warning)
+		if l.warnings == nil {
+			l.warnings = make(map[any]*warning)
+		}
+		l.warnings[kind] = w
+	}
+	also = w.also
+	*w = warning{of: of, at: now}
+	return also, true
 }
 
 // silentSinceLocked is since when c has had no answer. If etcd has not said why, answers to the

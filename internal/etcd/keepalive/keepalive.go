@@ -7,7 +7,6 @@ package keepalive
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -175,7 +174,14 @@ func (e *streamError) Unwrap() error        { return e.reason }
 func (e *streamError) Is(target error) bool { return target == ErrStreamEnded }
 
 // ErrNoStream is the error of a renewal that was not sent: it had no stream in time.
-var ErrNoStream = fmt.Errorf("etcd opens no stream for the renewal: %w", attempt.ErrUnreachable)
+//
+// (Do not say that no endpoint can be reached. The connection is up where etcd has too much to do.)
+var ErrNoStream error = noStream{}
+
+type noStream struct{}
+
+func (noStream) Error() string { return "etcd has opened no stream for the renewal in time" }
+func (noStream) Unwrap() error { return attempt.ErrUnreachable }
 
 // Renew sends a renewal and waits for its answer, or gives it up when ctx or its time ends.
 //

@@ -2,8 +2,13 @@ package outages
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -114,4 +119,78 @@ func TestAnEtcdThatAnswersIsNotCalledUnavailable(t *testing.T) {
 			require.Contains(t, line, "silent=2s", "at most the first attempt of the one that waits alone")
 		}
 	})
+}
+
+// Where etcd is silent all leases of a client are late, for one reason. A log warns of one of them,
+// and says how many lines of others it has left out; these are there at the level of debugging.
+func TestAClientWarnsOfOneLeaseForAll(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const sessions = 50
+		client := etcd.Client("a")
+		var log lines
+		logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		var own lines
+		for i := range sessions + 1 {
+			with := logger
+			if i == sessions {
+				with = slog.New(slog.NewTextHandler(&own, nil))
+			}
+			s, err := etcdlock.NewSession(client, etcdlock.WithLogger(with))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = s.Close(context.Background()) })
+			_, err = s.Lock(t.Context(), fmt.Sprint("n", i))
+			require.NoError(t, err)
+		}
+		time.Sleep(time.Minute)
+		etcd.Freeze()
+		time.Sleep(7 * time.Second)
+		etcd.Thaw()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		const atRisk = `msg="etcdlock: lease at risk"`
+		of := regexp.MustCompile("lease=([0-9a-f]+)")
+		leases := func(level string) map[string]int {
+			n := make(map[string]int)
+			for _, line := range log.with("level=" + level + " " + atRisk) {
+				n[of.FindStringSubmatch(line)[1]]++
+			}
+			return n
+		}
+		require.Len(t, leases("WARN"), 1)
+		require.NotEmpty(t, leases("DEBUG"))
+		require.LessOrEqual(t, len(log.with("level=WARN")), 8, "%v", log.with("level=WARN"))
+		require.NotEmpty(t, own.with("level=WARN "+atRisk), "another log knows nothing of that")
+
+		etcd.Freeze()
+		time.Sleep(7 * time.Second)
+		etcd.Thaw()
+		time.Sleep(time.Minute)
+		require.LessOrEqual(t, len(leases("WARN")), 2)
+		require.NotEmpty(t, log.with(" also="))
+	})
+}
+
+// lines are the lines of a log.
+type lines struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, string(line))
+	return len(line), nil
+}
+
+// with are the lines that contain a text.
+func (l *lines) with(text string) (some []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.all {
+		if strings.Contains(line, text) {
+			some = append(some, line)
+		}
+	}
+	return some
 }
