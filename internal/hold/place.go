@@ -142,5 +142,5 @@ func (p *place) Removed() {
 
 // Stays is as in queue.Owner.
 func (p *place) Stays(why error) {
-	p.m.log(slog.LevelWarn, "key not removed yet", "key", p.Ticket.Key, "error", why)
+	p.m.s.warnOf(p.m.cfg, p.Ticket.Key, why, "key not removed yet", "key", p.Ticket.Key, "error", why)
 }

@@ -63,7 +63,7 @@ func (l *listener) TermFell(from, to uint64) {
 // Unavailable is as in etcd.Listener.
 func (l *listener) Unavailable(reason error, silent time.Duration) {
 	s := (*Session)(l)
-	s.warnOf(weak.Make(s), reason, "etcd does not answer",
+	s.warnOf(s.cfg, weak.Make(s), reason, "etcd does not answer",
 		"endpoints", quote.Addresses(s.etcd.Endpoints()), "error", reason, "silent", silent)
 	e := Unavailable{errs.Unavailable(reason), silent}
 	report(&s.hooks, s.cfg.Hooks.Unavailable, context.Background(), e)

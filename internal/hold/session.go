@@ -116,12 +116,16 @@ func hooksOfLeases(s *Session) lease.Hooks {
 			report(q, h.LeaseRenewed, none, LeaseRenewed{id, roundTrip})
 		},
 		RenewalFailed: func(l *lease.Lease, err error, remaining time.Duration) {
-			s.warnOf(l.ID, err, "lease not renewed", "lease", l.Hex(), "error", err,
+			var why error // none is what all renewals have that are late
+			if attempt.Refused(err) {
+				why = err
+			}
+			s.warnOf(s.cfg, l.ID, why, "lease not renewed", "lease", l.Hex(), "error", err,
 				"remaining", remaining)
 			report(q, h.RenewalFailed, none, RenewalFailed{l.ID, err})
 		},
 		AtRisk: func(l *lease.Lease, remaining time.Duration) {
-			s.warnOf(l.ID, nil, "lease at risk", "lease", l.Hex(), "remaining", remaining)
+			s.warnOf(s.cfg, l.ID, nil, "lease at risk", "lease", l.Hex(), "remaining", remaining)
 			report(q, h.LeaseAtRisk, none, LeaseAtRisk{l.ID, remaining})
 		},
 		Replaced: func(old clientv3.LeaseID, why error) {
@@ -131,20 +135,20 @@ func hooksOfLeases(s *Session) lease.Hooks {
 	}
 }
 
-// warnOf logs a warning about of, the ID of a lease or a weak pointer to a Session, for a reason,
-// nil if the message says it. Of many of a client for which that is so, the logger gets one warning
-// at a time.
+// warnOf logs a warning about of, for a reason, by the logger of a config. It is about the ID of a
+// lease, a key, or a weak pointer to a Session. Of many such of a client, for one reason, the
+// logger gets one warning at a time.
 //
 // (Do not keep what the warning is about. What the Sessions of a client share would keep the
 // client. TestAClientIsForgottenWithItsSessions.)
-func (s *Session) warnOf(of any, why error, message string, args ...any) {
-	if s.cfg.Logger == nil {
+func (s *Session) warnOf(cfg *Config, of any, why error, message string, args ...any) {
+	if cfg.Logger == nil {
 		return
 	}
 	kind := struct {
-		logger       weak.Pointer[slog.Logger]
-		message, why string
-	}{weak.Make(s.cfg.Logger), message, fmt.Sprint(why)}
+		logger weak.Pointer[slog.Logger]
+		why    string
+	}{weak.Make(cfg.Logger), fmt.Sprintf("%T: %v", of, why)}
 	level := slog.LevelWarn
 	also, warns := s.etcd.Warns(kind, of)
 	if !warns {
@@ -153,7 +157,7 @@ func (s *Session) warnOf(of any, why error, message string, args ...any) {
 	if also > 0 {
 		args = append(args, "also", also)
 	}
-	s.log(level, message, args...)
+	s.tell(cfg, level, message, args)
 }
 
 // tell is log, by the logger of a config. Once the client is closed all that fails has that reason:

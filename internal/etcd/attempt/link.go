@@ -21,9 +21,11 @@ const (
 	// grows from 1 s to 2 minutes.
 	reconnectEvery = 500 * time.Millisecond
 
-	// tellEvery is how often a Caller reports that etcd does not answer, and how often a client
-	// warns of another one of its leases for the same reason.
+	// tellEvery is how often a Caller reports that etcd does not answer.
 	tellEvery = 10 * time.Second
+
+	// warnEvery is how often a client warns of another one of many for the same reason.
+	warnEvery = 30 * time.Second
 
 	// forgetSilence is how long after the last attempt without an answer the silence still counts.
 	// Later it is unknown whether etcd would answer. It is above the longest pause between two
@@ -56,7 +58,7 @@ type link struct {
 type warning struct {
 	of   any // the one
 	at   time.Time
-	also int // how many about others were not logged since
+	also int // how many were not logged since
 }
 
 var links Shared[link]
@@ -245,8 +247,8 @@ type silence struct {
 }
 
 // Warns reports whether a warning of a kind, about one of many such as a lease, is to be logged: it
-// is if the last one was about the same one, or was tellEvery ago. also is how many were not logged
-// in between.
+// is if all since the last one were about that one, or if that was warnEvery ago. also is how many
+// were not logged in between.
 //
 // (Do not warn of each. Where etcd is slow thousands of leases of a client are late, for one
 // reason. TestAClientWarnsOfOneLeaseForAll.)
@@ -255,12 +257,12 @@ func (c *Caller) Warns(kind, of any) (also int, warns bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := l.warnings[kind]
-	if w != nil && w.of != of && now.Sub(w.at) < tellEvery {
+	if w != nil && (w.of != of || w.also > 0) && now.Sub(w.at) < warnEvery {
 		w.also++
 		return 0, false
 	}
 	if w == nil {
-		maps.DeleteFunc(l.warnings, func(_ any, w *warning) bool { return now.Sub(w.at) >= tellEvery })
+		maps.DeleteFunc(l.warnings, func(_ any, w *warning) bool { return now.Sub(w.at) >= warnEvery })
 		w = new(warning)
 		if l.warnings == nil {
 			l.warnings = make(map[any]*warning)
