@@ -91,7 +91,8 @@ func (h *holds) look(ctx context.Context, kv clientv3.KV, places []place, now ti
 	}
 	atOnce := make([]bool, len(begun))
 	each(len(begun), func(i int) {
-		atOnce[i] = board.BeganAtOnce(ctx, kv, begun[i].Name, begun[i].Key, begun[i].Token)
+		// Without an answer it is not known, as if it had waited.
+		atOnce[i], _ = board.BeganAtOnce(ctx, kv, begun[i].Name, begun[i].Key, begun[i].Token)
 	})
 	for i, p := range begun {
 		at := time.Time{}

@@ -102,7 +102,7 @@ func TestNoCommandPrintsWhatATerminalObeys(t *testing.T) {
 	require.NoError(t, err)
 	b := board.New()
 	b.Read(time.Now(), read.Revision, read.Keys)
-	b.Trouble("a certificate of \x1b[2J")
+	b.Trouble(time.Now(), "a certificate of \x1b[2J")
 	v := &top.View{Width: 200, Height: 20, Recall: true, Break: true, Prefix: "\x1b", Message: "done"}
 	v.Show(b.Picture(time.Now(), 0))
 	for range len(read.Keys) / 2 {

@@ -42,11 +42,11 @@ type Place struct {
 	Mode       string    `json:"mode"`
 	Weight     int       `json:"weight,omitempty"`
 	Holds      bool      `json:"holds"`
-	Queued     time.Time `json:"queued,omitzero"` // by the owner's clock; zero of another program
-	Seen       time.Time `json:"-"`               // by the board
-	Held       time.Time `json:"held,omitzero"`   // since when; zero if that is not known
-	Waited     bool      `json:"-"`               // etcd does not tell since when: it was after Queued
-	Until      time.Time `json:"until,omitzero"`  // of a place that outlasts its hold
+	Queued     time.Time `json:"queued,omitzero"`  // by the owner's clock; zero of another program
+	Seen       time.Time `json:"-"`                // by the board
+	Held       time.Time `json:"held,omitzero"`    // since when; zero if that is not known
+	Waited     bool      `json:"waited,omitempty"` // etcd does not tell since when: it was after Queued
+	Until      time.Time `json:"until,omitzero"`   // of a place that outlasts its hold
 	Recallable bool      `json:"recallable,omitempty"`
 	Recall     *Recall   `json:"recall,omitempty"`
 
@@ -106,14 +106,19 @@ type Board struct {
 	keys     int64 // below the prefix, with those that are in no line
 	free     int   // of the locks
 	revision int64
-	trouble  string // why the board may be old; empty if it is not
-	version  uint64 // goes up with each change of a lock
+	trouble  string    // why the board may be old; empty if it is not
+	known    time.Time // when etcd last answered
+	begun    []hold    // places of the first look: since when each holds is to be asked
+	version  uint64    // goes up with each change of a lock
 	turns    curve
 	gone     []gone // names that went, for readers that have older pictures
 
 	cycles   [][]Wait
 	cyclesOf uint64 // the version that has them
 }
+
+// A hold is a place of a lock.
+type hold struct{ lock, key string }
 
 type gone struct {
 	name string
@@ -151,7 +156,7 @@ func (b *Board) Read(now time.Time, revision int64, kvs []*mvccpb.KeyValue) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	first := b.revision == 0
-	b.keys, b.revision = int64(len(kvs)), revision
+	b.keys, b.revision, b.known = int64(len(kvs)), revision, now
 	lines := line.ByName(kvs)
 	for name := range b.locks {
 		if _, is := lines[name]; !is {
@@ -167,7 +172,7 @@ func (b *Board) Read(now time.Time, revision int64, kvs []*mvccpb.KeyValue) {
 func (b *Board) Apply(now time.Time, revision int64, events []*clientv3.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.revision = max(b.revision, revision)
+	b.revision, b.known = max(b.revision, revision), now
 	for _, event := range events {
 		line.DropLong(event.Kv)
 		e := line.EntryOf(event.Kv)
@@ -234,6 +239,9 @@ func (b *Board) setLocked(now time.Time, name string, to line.Line, first bool) 
 			next.Held = now
 			l.turns.add(now)
 			b.turns.add(now)
+		}
+		if next.unsure() && !same {
+			b.begun = append(b.begun, hold{name, e.Key})
 		}
 		places[e.Key] = next
 	}
@@ -315,11 +323,13 @@ func (b *Board) Heard(now time.Time, id, left, granted int64) {
 	}
 }
 
-// Trouble says why the board may be old, and "" that it is not.
-func (b *Board) Trouble(why string) {
+// Trouble says why the board may be old, and "" that it is not: etcd has answered.
+func (b *Board) Trouble(now time.Time, why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.trouble = quote.Line(why)
+	if b.trouble = quote.Line(why); why == "" {
+		b.known = now
+	}
 }
 
 // placeOf is the place of a key that was read, or put, at a time.
@@ -369,6 +379,7 @@ type Picture struct {
 	Turns    []int // hand-overs of all locks in each of the last spans
 	Revision int64
 	Trouble  string
+	Known    time.Time // when etcd last answered; zero if it never has
 	Version  uint64
 	Gone     []string // locks that went since the version that was asked for
 	Whole    bool     // Locks are all, and not those that have changed since then
@@ -380,7 +391,8 @@ func (b *Board) Picture(now time.Time, since uint64) *Picture {
 	defer b.mu.Unlock()
 	p := &Picture{
 		Now: now, Leases: make(map[int64]Lease, len(b.leases)), Turns: b.turns.points(now),
-		Revision: b.revision, Trouble: b.trouble, Version: b.version, Whole: since == 0,
+		Revision: b.revision, Trouble: b.trouble, Known: b.known, Version: b.version,
+		Whole: since == 0,
 	}
 	if len(b.gone) == mostGone && b.gone[0].at > since {
 		p.Whole = true

@@ -59,7 +59,7 @@ func (f *Feed) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		f.Board.Trouble(f.why(err))
+		f.Board.Trouble(time.Now(), f.why(err))
 		if time.Since(began) > 2*pauseMost {
 			pause = pauseLeast
 		}
@@ -120,7 +120,7 @@ func (f *Feed) follow(ctx context.Context) error {
 		return err
 	}
 	f.Board.Read(time.Now(), read.Revision, read.Keys)
-	f.Board.Trouble("")
+	f.Board.Trouble(time.Now(), "")
 	from, end := bounds(f.Prefix)
 	watch := f.Client.Watch(clientv3.WithRequireLeader(ctx), from, clientv3.WithRange(end),
 		clientv3.WithRev(read.Revision+1), clientv3.WithFragment())
@@ -153,11 +153,11 @@ func (f *Feed) follow(ctx context.Context) error {
 			keys, _ := f.Board.counted()
 			switch {
 			case c.err != nil:
-				f.Board.Trouble(f.why(c.err))
+				f.Board.Trouble(time.Now(), f.why(c.err))
 			case c.cluster != read.Cluster || c.revision < c.asked:
 				return errors.New("etcd was set back")
 			case c.keys == keys:
-				f.Board.Trouble("")
+				f.Board.Trouble(time.Now(), "")
 				misses = 0
 			default: // events may be under way
 				if misses++; misses > 1 && quiet || misses > mostMisses {
@@ -189,12 +189,12 @@ func (b *Board) counted() (keys, revision int64) {
 }
 
 // ask asks how much of leases is left: each second for the locks on the screen, and for all others
-// one after the other. For a holder that was there before the board it also asks since when that
-// one holds.
+// one after the other. In between it asks since when the holders hold that were there before the
+// board: first for those on the screen, once for each.
 func (f *Feed) ask(ctx context.Context) {
 	ticks := time.NewTicker(askEvery)
 	defer ticks.Stop()
-	for {
+	for began := true; ; began = !began {
 		select {
 		case <-ctx.Done():
 			return
@@ -203,9 +203,13 @@ func (f *Feed) ask(ctx context.Context) {
 			if looked := f.looks.Load(); looked != nil {
 				looks = *looked
 			}
-			if place, lock := f.Board.unsure(looks); place != nil {
-				f.askBegan(ctx, lock, place)
-			} else if id, is := f.Board.nextLease(now, looks); is {
+			if began {
+				if place, lock := f.Board.unsure(looks); place != nil {
+					f.askBegan(ctx, lock, place)
+					continue
+				}
+			}
+			if id, is := f.Board.nextLease(now, looks); is {
 				f.askLease(ctx, id)
 			}
 		}
@@ -213,7 +217,11 @@ func (f *Feed) ask(ctx context.Context) {
 }
 
 func (f *Feed) askBegan(ctx context.Context, lock string, p *Place) {
-	atOnce := BeganAtOnce(ctx, timed{f.Client, f.Timeout}, lock, p.Key, p.Token)
+	atOnce, err := BeganAtOnce(ctx, timed{f.Client, f.Timeout}, lock, p.Key, p.Token)
+	if err != nil {
+		f.Board.askLater(lock, p.Key)
+		return
+	}
 	f.Board.Began(lock, p.Key, p.Token, atOnce)
 }
 
@@ -225,8 +233,13 @@ func (f *Feed) askLease(ctx context.Context, id int64) {
 	}
 }
 
-// unsure is a place of the locks that somebody looks at, if it is not known since when it holds and
-// nobody has asked yet.
+// unsure reports whether it is yet to be asked since when p holds.
+func (p *Place) unsure() bool {
+	return p.Holds && p.Held.IsZero() && !p.Waited && !p.Queued.IsZero()
+}
+
+// unsure is a place of which it is yet to be asked since when it holds: of the locks that somebody
+// looks at, or else of any.
 func (b *Board) unsure(looks []*Lock) (*Place, string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -236,14 +249,29 @@ func (b *Board) unsure(looks []*Lock) (*Place, string) {
 			continue
 		}
 		for _, e := range l.line.Holding() {
-			p := l.places[e.Key]
-			if p.Held.IsZero() && !p.Queued.IsZero() && !p.asked {
+			if p := l.places[e.Key]; p.unsure() && !p.asked {
 				p.asked = true
 				return p, looked.Name
 			}
 		}
 	}
+	for len(b.begun) > 0 {
+		next := b.begun[0]
+		b.begun = b.begun[1:]
+		if l := b.locks[next.lock]; l != nil {
+			if p := l.places[next.key]; p != nil && p.unsure() {
+				return p, next.lock
+			}
+		}
+	}
 	return nil, ""
+}
+
+// askLater has it asked again since when a place holds: etcd has not answered.
+func (b *Board) askLater(lock, key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.begun = append(b.begun, hold{lock, key})
 }
 
 // nextLease is the lease to ask for, if one is due.

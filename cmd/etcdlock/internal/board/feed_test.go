@@ -13,6 +13,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
@@ -208,6 +210,60 @@ func TestTenThousandLocks(t *testing.T) {
 	require.Less(t, read, int64(locks*600))
 	require.Less(t, memory, int64(locks*3000))
 	require.Less(t, idle, int64(4<<10))
+}
+
+// Since when each holder holds is known soon, also of locks that are on no screen. An etcd that does
+// not answer at first is asked again.
+func TestSinceWhenEveryHolderHoldsIsAsked(t *testing.T) {
+	t.Parallel()
+	var refuse atomic.Int64
+	refuse.Store(3)
+	_, feed, client, _ := fed(t, "jobs/", grpc.WithChainUnaryInterceptor(func(
+		ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+		invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+	) error {
+		if r, is := req.(*pb.RangeRequest); is && r.Revision > 0 && refuse.Add(-1) >= 0 {
+			return status.Error(codes.Internal, "not now")
+		}
+		return invoke(ctx, method, req, reply, conn, opts...)
+	}))
+	var holders []*etcdlock.Mutex
+	for n := range 20 {
+		holders = append(holders, holds(t, client, fmt.Sprintf("jobs/%d", n), "first"))
+	}
+	next, err := etcdlock.NewMutex(client, "jobs/0", etcdlock.WithTTL(time.Minute))
+	require.NoError(t, err)
+	t.Cleanup(func() { next.Close(context.Background()) })
+	locked := make(chan error, 1)
+	go func() { locked <- next.Lock(t.Context()) }()
+	require.Eventually(t, func() bool {
+		line, err := etcdlock.Contenders(t.Context(), client, "jobs/0")
+		return err == nil && len(line) == 2
+	}, contract.Patience, time.Millisecond)
+	require.NoError(t, holders[0].Unlock(t.Context()))
+	require.NoError(t, <-locked)
+
+	later := board.New()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		(&board.Feed{Board: later, Client: feed.Client, Prefix: "jobs/", Timeout: time.Second}).Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	shows(t, later, "since when all hold", func(p *board.Picture) bool {
+		known := 0
+		for _, l := range p.Locks {
+			if !l.Places[0].Held.IsZero() {
+				known++
+			}
+		}
+		return known == 19 && len(p.Locks) == 20
+	})
+	shows(t, later, "that one has waited", func(p *board.Picture) bool {
+		return p.Locks[0].Name == "jobs/0" && p.Locks[0].Places[0].Waited
+	})
+	require.Negative(t, refuse.Load())
 }
 
 // counted counts the bytes of a connection.

@@ -82,14 +82,19 @@ func bounds(prefix string) (from, end string) {
 }
 
 // BeganAtOnce reports whether a place of a lock held from its beginning, as the line at its
-// revision shows. It reports false if that has been compacted.
-func BeganAtOnce(ctx context.Context, kv clientv3.KV, lock, key string, token int64) bool {
+// revision shows. It reports false if that has been compacted, and an error if etcd did not answer.
+func BeganAtOnce(
+	ctx context.Context, kv clientv3.KV, lock, key string, token int64,
+) (bool, error) {
 	resp, err := kv.Get(ctx, line.Prefix(lock), clientv3.WithRange(line.End(lock)),
 		clientv3.WithRev(token), clientv3.WithLimit(Page))
-	if err != nil || resp.More {
-		return false
+	switch {
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return false, nil
+	case err != nil || resp.More:
+		return false, err
 	}
 	return slices.ContainsFunc(line.Of(lock, resp.Kvs).Holding(), func(e line.Entry) bool {
 		return e.Key == key
-	})
+	}), nil
 }

@@ -181,8 +181,15 @@ func (v *View) Lines() []Line {
 	return v.fill(lines, v.footer()...)
 }
 
+// old says for how long nothing is known.
+func (v *View) old() string {
+	return "nothing is heard of etcd for " + short(v.shown.Now.Sub(v.shown.Known))
+}
+
 func (v *View) nothing() string {
 	switch {
+	case v.shown.Trouble != "":
+		return v.old()
 	case v.filter != "":
 		return fmt.Sprintf("no lock matches %s", quote.Text(v.filter))
 	case v.Prefix != "":
@@ -239,7 +246,7 @@ func (v *View) headLines() []Line {
 		second = append(second, Piece{v.Message + "  ", Plain})
 	}
 	if v.shown.Trouble != "" {
-		second = append(second, Piece{"this may be old: " + v.shown.Trouble + "  ", Bad})
+		second = append(second, Piece{v.old() + ": " + v.shown.Trouble + "  ", Bad})
 	}
 	if len(v.cycles) > 0 {
 		second = append(second, Piece{fmt.Sprintf("possible deadlock of %s (w shows it)  ",
@@ -382,6 +389,9 @@ func (v *View) detailLines() []Line {
 	l := v.lock()
 	if l == nil {
 		gone := Line{{"nobody holds it or waits", Faint}}
+		if v.shown.Trouble != "" {
+			gone = Line{{v.old(), Faint}}
+		}
 		return v.fill([]Line{{{quote.Text(v.selected), Bold}}, head, {}, gone}, v.footer()...)
 	}
 	v.place = max(0, min(v.place, len(l.Places)-1))

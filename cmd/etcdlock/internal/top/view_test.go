@@ -92,7 +92,7 @@ func view(width, height int, keys ...Key) *View {
 // unread is a View of an etcd that has not answered yet.
 func unread() *View {
 	b := board.New()
-	b.Trouble("etcd at 10.0.0.1:2379 did not answer in 5s")
+	b.Trouble(start, "etcd at 10.0.0.1:2379 did not answer in 5s")
 	v := &View{Width: 80, Height: 8}
 	v.Show(b.Picture(start, 0))
 	return v

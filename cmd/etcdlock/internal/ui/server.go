@@ -110,7 +110,8 @@ type message struct {
 	Prefix  string                 `json:"prefix"`
 	Allow   []string               `json:"allow"`
 	Trouble string                 `json:"trouble"`
-	Ready   bool                   `json:"ready"` // the board has been read
+	Ready   bool                   `json:"ready"`          // the board has been read
+	Known   time.Time              `json:"known,omitzero"` // when etcd last answered
 	Turns   []int                  `json:"turns"`
 	Locks   []*board.Lock          `json:"locks"`
 	Gone    []string               `json:"gone"`
@@ -202,7 +203,7 @@ func (s *Server) message(now time.Time, seen *board.Picture) (message, *board.Pi
 	p := s.Board.Picture(now, version)
 	m := message{
 		Now: now, Whole: p.Whole, Prefix: quote.Text(s.Prefix), Allow: s.Allow, Trouble: p.Trouble,
-		Ready: p.Revision > 0, Turns: p.Turns, Locks: p.Locks,
+		Ready: p.Revision > 0, Known: p.Known, Turns: p.Turns, Locks: p.Locks,
 		Leases: make(map[string]board.Lease), Cycles: s.Board.Cycles(now),
 	}
 	for _, name := range p.Gone {

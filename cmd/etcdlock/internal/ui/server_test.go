@@ -130,7 +130,7 @@ func TestEventsTellWhatHasChanged(t *testing.T) {
 	require.Equal(t, "api-7:1234", second.Locks[0].Places[0].Owner)
 	s.Board.Heard(time.Now(), 0x1a, 9, 15)
 	require.Equal(t, board.Lease{Left: 9, Granted: 15}, next().Leases["1a"])
-	s.Board.Trouble("etcd did not answer in 5s")
+	s.Board.Trouble(time.Now(), "etcd did not answer in 5s")
 	require.Equal(t, "etcd did not answer in 5s", next().Trouble)
 }
 
@@ -153,7 +153,7 @@ func TestAPageHearsNothingThatTurnsOrBreaksAText(t *testing.T) {
 		other.Kv.Key, other.Kv.Lease, other.Kv.Value = []byte("b"+text+"/1b"), 0x1b, stored
 		waits.Kv.Value = stored
 		s.Board.Apply(time.Now(), 5, []*clientv3.Event{first, second, other, waits})
-		s.Board.Trouble("e" + text)
+		s.Board.Trouble(time.Now(), "e"+text)
 		m, _ := s.message(time.Now(), nil)
 		require.Len(t, m.Locks, 2)
 		require.Len(t, m.Cycles, 1)

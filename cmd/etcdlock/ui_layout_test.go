@@ -1,0 +1,144 @@
+//go:build browser
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// sized makes the page as wide as a phone, a tablet or a screen, in one of the colour schemes.
+func (b *browser) sized(width int, scheme string) {
+	b.t.Helper()
+	b.call("POST", "/goog/cdp/execute", map[string]any{"cmd": "Emulation.setDeviceMetricsOverride",
+		"params": map[string]any{"width": width, "height": 800, "deviceScaleFactor": 1,
+			"mobile": false}}, nil)
+	b.call("POST", "/goog/cdp/execute", map[string]any{"cmd": "Emulation.setEmulatedMedia",
+		"params": map[string]any{"features": []map[string]string{
+			{"name": "prefers-color-scheme", "value": scheme}}}}, nil)
+}
+
+// widths are those of a phone, a tablet and two screens.
+var widths = []int{390, 768, 1280, 1920}
+
+// foreign are names as they come: long, without a space, wide, from right to left, joined.
+var foreign = []string{
+	"tenants/8f14e45f-ceea-467f-a0f7-5d2f3c1b9e00/invoices/2026/november/region-eu-west-1/shard-0001",
+	"tenants/8f14e45f-ceea-467f-a0f7-5d2f3c1b9e00/invoices/2026/november/region-eu-west-1/shard-0002",
+	"在庫/東京第二倉庫/棚卸し", "مخزن/القاهرة", "deploy/🚀/e\u0301te\u0301", "orders/42",
+}
+
+// puts puts the n-th place of a line, as a contender writes it.
+func (e *etcd) puts(
+	t *testing.T, lock string, n int, owner, info string, since time.Duration, lease int64,
+) {
+	t.Helper()
+	value, err := json.Marshal(map[string]any{"owner": owner, "host": "vm", "pid": 7, "info": info,
+		"recallable": true, "since": time.Now().Add(-since).UTC().Format(time.RFC3339)})
+	require.NoError(t, err)
+	_, err = e.client.Put(t.Context(), fmt.Sprintf("%s/%08x-0000-4000-8000-%012[2]x", lock, n), string(value),
+		clientv3.WithLease(clientv3.LeaseID(lease)))
+	require.NoError(t, err)
+}
+
+// page is a browser with the page of an etcd.
+func (e *etcd) page(t *testing.T, flags ...string) (b *browser, run *program) {
+	t.Helper()
+	run = starts(t, append([]string{"ui", "--endpoints", e.addr, "--listen", "127.0.0.1:0"}, flags...))
+	b = newBrowser(t, 1280, 800)
+	b.call("POST", "/url", map[string]string{"url": addressOf(t, run)}, nil)
+	return b, run
+}
+
+// While etcd is away the page does not say that locks are free, but since when nothing is known.
+func TestThePageSaysSinceWhenItKnowsNothing(t *testing.T) {
+	e := newEtcd(t)
+	b, run := e.page(t)
+	b.shows("#alerts p", "Nobody holds a lock")
+	e.server.Stop()
+	b.shows("#alerts p", `Nothing is known since .*, \d+s ago`)
+	var said string
+	b.eval(`return document.getElementById("alerts").textContent`, &said)
+	require.NotContains(t, said, "Nobody")
+	require.NoError(t, run.Process.Kill())
+	b.shows("#alerts p", `^No connection to etcdlock ui. Nothing is known since .*, \d+s ago`)
+	b.eval(`return document.getElementById("alerts").textContent`, &said)
+	require.NotContains(t, said, "Nobody")
+}
+
+// HELD of the page is HELD of who: of a holder that was there before, and of one that has waited.
+func TestThePageSaysHeldAsWhoDoes(t *testing.T) {
+	e := newEtcd(t)
+	e.grant(t, 0x1a, 600)
+	e.puts(t, "job/a", 1, "a", "", 250*time.Second, 0x1a)
+	e.puts(t, "job/b", 2, "b", "", 260*time.Second, 0x1a)
+	e.puts(t, "job/b", 3, "c", "", 255*time.Second, 0x1a)
+	_, err := e.client.Delete(t.Context(), "job/b/00000002-0000-4000-8000-000000000002")
+	require.NoError(t, err)
+	_, table, _ := runs(t, "", "who", "--endpoints", e.addr)
+	require.Regexp(t, `job/a .* ago +4m1\d\.?\d*s`, table)
+	require.Regexp(t, `job/b .* ago +<4m1\d\.?\d*s`, table)
+	b, _ := e.page(t)
+	b.shows("#space .row", `(?m)^job/a \| a .* \| 4m[12]\d \|`)
+	b.shows("#space .row", `(?m)^job/b \| c .* \| <4m[12]\d \|`)
+}
+
+// The line of a lock opens at its top, and no cell of it breaks a word, at each width.
+func TestThePageShowsTheLineOfALock(t *testing.T) {
+	e := newEtcd(t)
+	e.grant(t, 0x1a2b3c4d5e6f7a, 600)
+	for i := range 26 {
+		owner, info := foreign[i%len(foreign)], ""
+		if i%3 == 1 {
+			info = "nightly report of the warehouse in the north"
+		}
+		e.puts(t, "orders/42", i+1, owner, info, 12345*time.Second, 0x1a2b3c4d5e6f7a)
+	}
+	for _, flags := range [][]string{nil, {"--allow", "recall,break"}} {
+		e.linesUp(t, flags)
+	}
+}
+
+// linesUp looks at the line of a lock at each width.
+func (e *etcd) linesUp(t *testing.T, flags []string) {
+	t.Helper()
+	b, _ := e.page(t, flags...)
+	b.shows("#space .row", `^orders/42 `)
+	for _, width := range widths {
+		b.sized(width, "light")
+		b.press("#space .row")
+		b.shows("#line tbody tr", `waits 25`)
+		var seen struct {
+			Top    float64
+			First  bool
+			Broken []string
+			Wide   bool
+		}
+		b.eval(`
+			const dialog = document.getElementById("detail"), broken = []
+			const box = dialog.getBoundingClientRect(), row = dialog.querySelector("tbody tr").getBoundingClientRect()
+			for (const cell of dialog.querySelectorAll("th, td, button")) {
+				const nodes = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT)
+				for (let node; node = nodes.nextNode();)
+					for (const word of node.data.matchAll(/[^\s\/-]+/g)) {
+						if (word[0].length > 16) continue // longer than its column may be
+						const range = document.createRange()
+						range.setStart(node, word.index); range.setEnd(node, word.index + word[0].length)
+						if (new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1) broken.push(word[0])
+					}
+			}
+			return {Top: dialog.scrollTop, First: row.top >= box.top && row.bottom <= box.bottom,
+				Broken: broken, Wide: document.documentElement.scrollWidth > innerWidth}`, &seen)
+		require.Zero(t, seen.Top, width)
+		require.True(t, seen.First, "the holder is in sight at %d", width)
+		require.False(t, seen.Wide, width)
+		require.Empty(t, seen.Broken, "at %d: %s", width, strings.Join(seen.Broken, " "))
+		b.press("#close")
+	}
+}
