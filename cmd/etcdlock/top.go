@@ -12,6 +12,7 @@ import (
 	"github.com/gdamore/tcell/v3/color"
 	"github.com/spf13/cobra"
 
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/cells"
 	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/top"
 )
 
@@ -142,10 +143,10 @@ func draw(screen tcell.Screen, lines []top.Line) {
 	for y, line := range lines {
 		x := 0
 		for _, piece := range line {
-			for _, r := range piece.Text {
-				screen.Put(x, y, string(r), styles[piece.Style])
-				x++
-			}
+			cells.Each(piece.Text, func(character string, width int) {
+				screen.Put(x, y, character, styles[piece.Style])
+				x += width
+			})
 		}
 		for ; x < width; x++ {
 			screen.Put(x, y, " ", tcell.StyleDefault)

@@ -42,8 +42,8 @@ func (e *etcd) puts(
 	value, err := json.Marshal(map[string]any{"owner": owner, "host": "vm", "pid": 7, "info": info,
 		"recallable": true, "since": time.Now().Add(-since).UTC().Format(time.RFC3339)})
 	require.NoError(t, err)
-	_, err = e.client.Put(t.Context(), fmt.Sprintf("%s/%08x-0000-4000-8000-%012[2]x", lock, n), string(value),
-		clientv3.WithLease(clientv3.LeaseID(lease)))
+	key := fmt.Sprintf("%s/%08x-0000-4000-8000-%012[2]x", lock, n)
+	_, err = e.client.Put(t.Context(), key, string(value), clientv3.WithLease(clientv3.LeaseID(lease)))
 	require.NoError(t, err)
 }
 
@@ -122,7 +122,8 @@ func (e *etcd) linesUp(t *testing.T, flags []string) {
 		}
 		b.eval(`
 			const dialog = document.getElementById("detail"), broken = []
-			const box = dialog.getBoundingClientRect(), row = dialog.querySelector("tbody tr").getBoundingClientRect()
+			const box = dialog.getBoundingClientRect()
+			const row = dialog.querySelector("tbody tr").getBoundingClientRect()
 			for (const cell of dialog.querySelectorAll("th, td, button")) {
 				const nodes = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT)
 				for (let node; node = nodes.nextNode();)
@@ -130,7 +131,8 @@ func (e *etcd) linesUp(t *testing.T, flags []string) {
 						if (word[0].length > 16) continue // longer than its column may be
 						const range = document.createRange()
 						range.setStart(node, word.index); range.setEnd(node, word.index + word[0].length)
-						if (new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1) broken.push(word[0])
+						const lines = new Set([...range.getClientRects()].map(r => Math.round(r.top)))
+						if (lines.size > 1) broken.push(word[0])
 					}
 			}
 			return {Top: dialog.scrollTop, First: row.top >= box.top && row.bottom <= box.bottom,

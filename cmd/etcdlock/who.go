@@ -10,13 +10,13 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/cells"
 	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
@@ -37,7 +37,8 @@ gets full again belongs to a dead process, and the place goes with it. Then its 
 owner tells of itself. Several of mode read may hold at once, and several of mode permit up to
 their limit. A place that is kept is that of a hold which is over: the lock stays taken for so
 much longer (run --at-least), or until another process goes on with it. Contenders of other
-programs (etcdctl lock, for instance) are exclusive, and have no owner and no info.
+programs (etcdctl lock, for instance) are exclusive, and have no owner and no info. A name or an
+owner of more than 48 characters is shown without its middle.
 
 -o json writes one array. An element has name, place (0 is the first in line), token, key, lease
 (hex), owner, host, pid, since (when its key was put), which is null for contenders of other
@@ -135,9 +136,8 @@ func printTable(
 	left := leftOf(ctx, client, places)
 	now := time.Now()
 	seen.look(ctx, client, places, now)
-	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	defer table.Flush()
-	fmt.Fprintln(table, "NAME\tPLACE\tTOKEN\tOWNER\tQUEUED\tHELD\tLEASE\tTTL LEFT\tMODE\tINFO")
+	table := [][]string{{"NAME", "PLACE", "TOKEN", "OWNER", "QUEUED", "HELD", "LEASE", "TTL LEFT",
+		"MODE", "INFO"}}
 	for _, p := range places {
 		what, queued := fmt.Sprintf("waits %d", p.Number), "-"
 		switch {
@@ -149,17 +149,37 @@ func printTable(
 		if !p.Since.IsZero() {
 			queued = span(now.Sub(p.Since)) + " ago"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%x\t%s\t%s\t%s\n", cell(quote.Text(p.Name)),
-			what, p.Token, cell(ownerOf(p.Contender)), queued,
-			heldText(p, seen.since[hold{p.Key, p.Token}], now), int64(p.Lease), left[p.Lease].text(),
-			p.Mode, cell(cmp.Or(quote.Text(p.Info), "-")))
+		table = append(table, []string{cells.Middle(quote.Text(p.Name), widest), what,
+			fmt.Sprint(p.Token), cells.Middle(ownerOf(p.Contender), widest), queued,
+			heldText(p, seen.since[hold{p.Key, p.Token}], now), fmt.Sprintf("%x", int64(p.Lease)),
+			left[p.Lease].text(), string(p.Mode),
+			cells.Cut(cmp.Or(quote.Text(p.Info), "-"), widestInfo)})
 	}
+	align(to, table)
 }
 
-// widest is the widest cell of a table. JSON has all of a longer text.
-const widest = 120
+// widest is the widest name or owner of a table, and widestInfo the widest info, which is the last
+// of its row. JSON has all of a longer text.
+const widest, widestInfo = 48, 120
 
-func cell(text string) string { return quote.Cut(text, widest) }
+// align writes a table. Each column is as wide as its widest cell.
+func align(to io.Writer, table [][]string) {
+	wide := make([]int, len(table[0]))
+	for _, row := range table {
+		for i, text := range row {
+			wide[i] = max(wide[i], cells.Width(text))
+		}
+	}
+	out := bufio.NewWriter(to)
+	defer out.Flush()
+	for _, row := range table {
+		last := len(row) - 1
+		for i, text := range row[:last] {
+			fmt.Fprint(out, cells.Pad(text, wide[i]), "  ")
+		}
+		fmt.Fprintln(out, row[last])
+	}
+}
 
 // ownerOf is the owner of a place, with its process if the owner is called otherwise.
 func ownerOf(c etcdlock.Contender) string {
@@ -386,8 +406,8 @@ func frame(text string, rows, columns int) string {
 		lines = append(lines[:rows-2], fmt.Sprintf("(%d more)", hidden+1))
 	}
 	for _, line := range lines {
-		if runes := []rune(line); columns > 0 && len(runes) > columns {
-			line = string(runes[:columns])
+		if columns > 0 {
+			line = cells.Head(line, columns)
 		}
 		out.WriteString(line + "\x1b[K\n")
 	}

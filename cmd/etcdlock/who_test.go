@@ -18,6 +18,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/cells"
 )
 
 // rows are the fields of the table's lines, without its head.
@@ -389,4 +390,23 @@ func TestATimeOfAnyYearIsShort(t *testing.T) {
 	require.Equal(t, "<-9999h", span(-most))
 	require.Equal(t, "9999h0m0s", span(9999*time.Hour))
 	require.Equal(t, "1m1s", span(time.Minute+time.Second))
+}
+
+// Columns are aligned by cells, and a long name makes no row wider than the others need.
+func TestWhoAlignsByCells(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	e.holds(t, "orders/1")
+	e.holds(t, "在庫/東京")
+	e.holds(t, "tenants/"+strings.Repeat("x", 100)+"/tail", etcdlock.WithOwner("a"))
+	_, stdout, _ := runs(t, "", "who", "--endpoints", e.addr)
+	rows := strings.Split(strings.TrimSuffix(stdout, "\n"), "\n")
+	require.Len(t, rows, 4)
+	require.Contains(t, stdout, "xx/tail  holds")
+	place := strings.Index(rows[0], "PLACE")
+	require.LessOrEqual(t, place, widest+2)
+	for _, row := range rows[1:] {
+		before, _, _ := strings.Cut(row, "holds")
+		require.Equal(t, place, cells.Width(before), row)
+	}
 }

@@ -69,17 +69,6 @@ func JSON(text string) string {
 	})
 }
 
-// Cut is text in at most n characters. The last one says that something was cut.
-func Cut(text string, n int) string {
-	switch {
-	case utf8.RuneCountInString(text) <= n:
-		return text
-	case n <= 0:
-		return ""
-	}
-	return string([]rune(text)[:n-1]) + "~"
-}
-
 // printable reports whether all of text is.
 func printable(text string) bool {
 	return utf8.ValidString(text) && strings.IndexFunc(text, isNotPrint) < 0

@@ -76,9 +76,6 @@ func TestALongTextIsItsBeginning(t *testing.T) {
 	require.Equal(t, whole, Text(whole))
 	require.Equal(t, fmt.Sprintf("%q...", whole[:32]), Text(whole+"n"))
 	require.Less(t, len(Text(strings.Repeat("\x1b", longest+1))), 200)
-	require.Equal(t, "abc", Cut("abc", 3))
-	require.Equal(t, "注~", Cut("注文書", 2))
-	require.Empty(t, Cut("abc", 0))
 }
 
 func TestAnOwnerIsNamedByItsProcessOnlyOnce(t *testing.T) {

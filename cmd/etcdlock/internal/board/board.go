@@ -45,7 +45,7 @@ type Place struct {
 	Queued     time.Time `json:"queued,omitzero"`  // by the owner's clock; zero of another program
 	Seen       time.Time `json:"-"`                // by the board
 	Held       time.Time `json:"held,omitzero"`    // since when; zero if that is not known
-	Waited     bool      `json:"waited,omitempty"` // etcd does not tell since when: it was after Queued
+	Waited     bool      `json:"waited,omitempty"` // etcd does not tell since when: after Queued
 	Until      time.Time `json:"until,omitzero"`   // of a place that outlasts its hold
 	Recallable bool      `json:"recallable,omitempty"`
 	Recall     *Recall   `json:"recall,omitempty"`

@@ -212,8 +212,8 @@ func TestTenThousandLocks(t *testing.T) {
 	require.Less(t, idle, int64(4<<10))
 }
 
-// Since when each holder holds is known soon, also of locks that are on no screen. An etcd that does
-// not answer at first is asked again.
+// Since when each holder holds is known soon, also of locks that are on no screen. An etcd that
+// does not answer at first is asked again.
 func TestSinceWhenEveryHolderHoldsIsAsked(t *testing.T) {
 	t.Parallel()
 	var refuse atomic.Int64
@@ -248,7 +248,8 @@ func TestSinceWhenEveryHolderHoldsIsAsked(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		(&board.Feed{Board: later, Client: feed.Client, Prefix: "jobs/", Timeout: time.Second}).Run(ctx)
+		second := board.Feed{Board: later, Client: feed.Client, Prefix: "jobs/", Timeout: time.Second}
+		second.Run(ctx)
 	}()
 	t.Cleanup(func() { cancel(); <-ended })
 	shows(t, later, "since when all hold", func(p *board.Picture) bool {

@@ -5,11 +5,10 @@ package top
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/cells"
 	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
@@ -156,7 +155,7 @@ func (v *View) Lines() []Line {
 	}
 	if v.shown.Revision == 0 && v.mode != help {
 		lines := []Line{{{"etcdlock top", Bold}}, {}}
-		for _, part := range wrap(v.shown.Trouble, v.Width) {
+		for _, part := range cells.Wrap(v.shown.Trouble, v.Width) {
 			lines = append(lines, Line{{part, Bad}})
 		}
 		return v.fill(append(lines, Line{},
@@ -209,8 +208,8 @@ func (v *View) fill(lines []Line, last ...Line) []Line {
 	for i, line := range lines {
 		left := v.Width
 		for j, piece := range line {
-			line[j].Text = quote.Cut(piece.Text, left)
-			left -= width(line[j].Text)
+			line[j].Text = cells.Cut(piece.Text, left)
+			left -= cells.Width(line[j].Text)
 		}
 		lines[i] = line
 	}
@@ -275,9 +274,11 @@ func (v *View) columns() columns {
 	c := columns{len("LOCK*"), len("HELD BY"), len("KIND"), len("14/15s"), len("NOTE")}
 	for _, r := range v.visible() {
 		note, _ := noteOf(r)
-		c.name, c.holder = max(c.name, width(quote.Text(r.Name))), max(c.holder, width(holderOf(r)))
-		c.kind, c.lease = max(c.kind, width(kind(r.Lock))), max(c.lease, width(leaseText(r.Lease)))
-		c.note = max(c.note, width(note))
+		c.name = max(c.name, cells.Width(quote.Text(r.Name)))
+		c.holder = max(c.holder, cells.Width(holderOf(r)))
+		c.kind = max(c.kind, cells.Width(kind(r.Lock)))
+		c.lease = max(c.lease, cells.Width(leaseText(r.Lease)))
+		c.note = max(c.note, cells.Width(note))
 	}
 	rest := max(20, v.Width-1-heldWidth-waitWidth-longWidth-c.kind-c.lease-c.note-3)
 	share := rest - rest*9/20
@@ -293,11 +294,11 @@ func (v *View) headLine(c columns) Line {
 		}
 		return o.String()
 	}
-	text := pad(head(board.ByName), c.name) + " " + pad("HELD BY", c.holder) +
-		left(head(board.ByHeld), heldWidth) + left(head(board.ByWaiting), waitWidth) +
-		left(head(board.ByLongest), longWidth) + " " + pad("KIND", c.kind) +
-		left(head(board.ByLease), c.lease+1) + " " + "NOTE"
-	return Line{{pad(text, v.Width), Head}}
+	text := cells.Pad(head(board.ByName), c.name) + " " + cells.Pad("HELD BY", c.holder) +
+		cells.Right(head(board.ByHeld), heldWidth) + cells.Right(head(board.ByWaiting), waitWidth) +
+		cells.Right(head(board.ByLongest), longWidth) + " " + cells.Pad("KIND", c.kind) +
+		cells.Right(head(board.ByLease), c.lease+1) + " " + "NOTE"
+	return Line{{cells.Pad(text, v.Width), Head}}
 }
 
 func (v *View) rowLine(r board.Row, c columns, selected bool) Line {
@@ -311,14 +312,14 @@ func (v *View) rowLine(r board.Row, c columns, selected bool) Line {
 		}
 		return s
 	}
-	main := pad(quote.Text(r.Name), c.name) + " " + pad(holderOf(r), c.holder) +
-		left(held, heldWidth) + left(number(r.Waiting), waitWidth) +
-		left(age(r.Longest, r.Waiting > 0), longWidth) + " " +
-		pad(kind(r.Lock), c.kind)
-	lease := left(leaseText(r.Lease), c.lease+1)
+	main := cells.Name(quote.Text(r.Name), c.name) + " " + cells.Name(holderOf(r), c.holder) +
+		cells.Right(held, heldWidth) + cells.Right(number(r.Waiting), waitWidth) +
+		cells.Right(age(r.Longest, r.Waiting > 0), longWidth) + " " +
+		cells.Pad(kind(r.Lock), c.kind)
+	lease := cells.Right(leaseText(r.Lease), c.lease+1)
 	note, noted := noteOf(r)
 	return Line{{main, style(Plain)}, {lease, style(worst(r.Late, Bad))},
-		{pad(" "+note, v.Width-width(main+lease)), style(noted)}}
+		{cells.Pad(" "+note, v.Width-cells.Width(main+lease)), style(noted)}}
 }
 
 func holderOf(r board.Row) string {
@@ -357,7 +358,7 @@ func worst(is bool, s Style) Style {
 
 func (v *View) footer() (lines []Line) {
 	if v.asks != nil {
-		for _, part := range wrap(v.question(), v.Width) {
+		for _, part := range cells.Wrap(v.question(), v.Width) {
 			lines = append(lines, Line{{part, Bad}})
 		}
 		return lines
@@ -397,18 +398,19 @@ func (v *View) detailLines() []Line {
 	v.place = max(0, min(v.place, len(l.Places)-1))
 	owner, session := len("OWNER"), 0
 	for _, p := range l.Places {
-		owner = max(owner, width(p.Whose()))
+		owner = max(owner, cells.Width(p.Whose()))
 	}
 	if v.Width >= 100 {
 		session = 16
 	}
 	owner = max(14, min(owner, v.Width-48-session))
 	row := func(what, by, queued, held, lease, id, token, info string) string {
-		text := pad(what, 8) + " " + pad(by, owner) + left(queued, 8) + left(held, 8) + left(lease, 9)
+		text := cells.Pad(what, 8) + " " + cells.Name(by, owner) + cells.Right(queued, 8) +
+			cells.Right(held, 8) + cells.Right(lease, 9)
 		if session > 0 {
-			text += "  " + pad(id, session)
+			text += "  " + cells.Pad(id, session)
 		}
-		return pad(text+left(token, 7)+" "+info, v.Width)
+		return cells.Pad(text+cells.Right(token, 7)+" "+info, v.Width)
 	}
 	lines := []Line{
 		{{quote.Text(l.Name), Bold}, {"  " + kindInWords(l), Plain}, {fmt.Sprintf("  turns %d/min ",
@@ -445,7 +447,7 @@ func (v *View) detailLines() []Line {
 // below is text below a row, on as many lines as it needs.
 func (v *View) below(text string, s Style) (lines []Line) {
 	const indent = "         "
-	for _, part := range wrap(text, v.Width-len(indent)) {
+	for _, part := range cells.Wrap(text, v.Width-len(indent)) {
 		lines = append(lines, Line{{indent + part, s}})
 	}
 	return lines
@@ -640,34 +642,4 @@ func count(n int, thing string) string {
 		return "1 " + thing
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
-}
-
-// width is how many cells a text takes. (Names are identifiers as a rule.)
-func width(text string) int { return utf8.RuneCountInString(text) }
-
-// wrap is text in lines of at most n cells, between words where it can be.
-func wrap(text string, n int) (lines []string) {
-	n = max(1, n)
-	runes := []rune(text)
-	for len(runes) > n {
-		at := n
-		if space := strings.LastIndexByte(string(runes[:n+1]), ' '); space > 0 {
-			at = utf8.RuneCountInString(string(runes[:n+1])[:space])
-		}
-		lines = append(lines, string(runes[:at]))
-		runes = []rune(strings.TrimLeft(string(runes[at:]), " "))
-	}
-	return append(lines, string(runes))
-}
-
-// pad is text in n cells.
-func pad(text string, n int) string {
-	text = quote.Cut(text, n)
-	return text + strings.Repeat(" ", max(0, n-width(text)))
-}
-
-// left is text in n cells, with the space on the left.
-func left(text string, n int) string {
-	text = quote.Cut(text, n-1)
-	return strings.Repeat(" ", max(0, n-width(text))) + text
 }

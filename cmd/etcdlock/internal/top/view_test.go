@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/cells"
 	"github.com/etcdlock/etcdlock/internal/quote"
 )
 
@@ -115,6 +116,26 @@ func owners(keys ...Key) *View {
 	return v
 }
 
+// names is a View of locks whose names are long, or of several scripts.
+func names(width int) *View {
+	b := board.New()
+	var kvs []*mvccpb.KeyValue
+	for i, name := range []string{
+		"tenants/8f14e45f-ceea-467f-a0f7-5d2f3c1b9e00/invoices/region-eu-west-1/shard-0001",
+		"tenants/8f14e45f-ceea-467f-a0f7-5d2f3c1b9e00/invoices/region-eu-west-1/shard-0002",
+		"在庫/東京第二倉庫", "창고/서울", "مخزن/القاهرة", "गोदाम/दिल्ली", "deploy/🚀", "e\u0301te\u0301", "orders/42",
+	} {
+		n := int64(i + 1)
+		kvs = append(kvs, &mvccpb.KeyValue{CreateRevision: n, ModRevision: n, Version: 1, Lease: n,
+			Key:   fmt.Appendf(nil, "%s/%08x-0000-4000-8000-%012[2]x", name, n),
+			Value: fmt.Appendf(nil, `{"owner":"%s:%d","since":"2026-11-27T11:59:52Z"}`, name, n)})
+	}
+	b.Read(at(-1), 9, kvs)
+	v := &View{Width: width, Height: 14}
+	v.Show(b.Picture(start, 0))
+	return v
+}
+
 // No bound shows before etcd was asked whether the holder has waited.
 func TestABoundShowsOnlyOfOneThatHasWaited(t *testing.T) {
 	p := &board.Place{Holds: true, Queued: at(-8)}
@@ -184,8 +205,9 @@ func TestGoldenScreens(t *testing.T) {
 		"filter":   view(80, 24, '/', 'l', 'a', 't', 'e'),
 		"question": view(80, 24, Enter, 'b'),
 		"unread":   unread(),
-		"owners":   owners(),
-		"owner":    owners(Enter),
+		"names-60": names(60), "names-80": names(80), "names-200": names(200),
+		"owners": owners(),
+		"owner":  owners(Enter),
 	} {
 		t.Run(name, func(t *testing.T) {
 			lines := v.Lines()
@@ -193,7 +215,7 @@ func TestGoldenScreens(t *testing.T) {
 			for _, line := range lines {
 				n := 0
 				for _, piece := range line {
-					n += width(piece.Text)
+					n += cells.Width(piece.Text)
 					require.NotContains(t, piece.Text, "\x1b")
 				}
 				require.LessOrEqual(t, n, v.Width)
@@ -289,7 +311,7 @@ func svg(lines []Line, columns int) string {
 	for y, line := range lines {
 		x := 0
 		for _, piece := range line {
-			at, n := gap+float64(x)*wide, width(piece.Text)
+			at, n := gap+float64(x)*wide, cells.Width(piece.Text)
 			x += n
 			top := gap + y*high
 			if piece.Style == Head || piece.Style == Selected {
