@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -143,4 +144,110 @@ func (e *etcd) linesUp(t *testing.T, flags []string) {
 		require.Empty(t, seen.Broken, "at %d: %s", width, strings.Join(seen.Broken, " "))
 		b.press("#close")
 	}
+}
+
+// At each width and in both schemes cells neither touch nor overflow, names that differ in their
+// ends look different, waits and leases are in sight, what needs attention is on top, and all that
+// is written has the contrast of WCAG AA.
+func TestThePageFitsEachWidth(t *testing.T) {
+	e := newEtcd(t)
+	e.grant(t, 0x1a2b, 600)
+	for i, name := range foreign {
+		e.puts(t, name, 1, name, "", time.Duration(i)*time.Minute, 0x1a2b)
+	}
+	e.puts(t, foreign[0], 2, "next", "", 5*time.Minute, 0x1a2b)
+	e.grant(t, 0x77, 20)
+	e.puts(t, "zz/late", 1, "dead", "", time.Second, 0x77)
+	b, _ := e.page(t)
+	for _, width := range widths {
+		for _, scheme := range []string{"light", "dark"} {
+			b.sized(width, scheme)
+			if width == widths[0] && scheme == "light" {
+				b.shows("#space .row", `^zz/late .* late\n`)
+			}
+			var wrong []string
+			b.async(looks, &wrong)
+			require.Empty(t, wrong, "at %d, %s", width, scheme)
+		}
+	}
+	b.eval(`[...document.querySelectorAll("#space .row")]
+		.find(e => e.dataset.name.endsWith("0002")).focus()`, nil)
+	b.shows("#whole", "^"+regexp.QuoteMeta(foreign[1]))
+	b.press(`.head button[data-order=name]`)
+	b.shows("#space .row", `^deploy`)
+	b.call("POST", "/refresh", map[string]any{}, nil)
+	b.shows("#space .row", `^deploy`)
+	var address, title string
+	b.eval(`return location.search`, &address)
+	require.Contains(t, address, "order=name")
+	b.eval(`return document.title`, &title)
+	require.Contains(t, title, "1 waiting")
+}
+
+// looks is what is wrong with how the list looks.
+const looks = `requestAnimationFrame(() => setTimeout(() => {
+	const wrong = [], seen = new Map()
+	if (document.documentElement.scrollWidth > innerWidth) wrong.push("wider than the screen")
+	for (const row of document.querySelectorAll("#space .row")) {
+		if (!row.offsetParent) continue
+		const cells = [...row.children].filter(c => c.offsetParent && c.textContent)
+		for (const c of cells) {
+			if (c.scrollWidth > c.clientWidth + 1) wrong.push("cut: " + c.textContent)
+			for (const d of cells) {
+				const a = c.getBoundingClientRect(), b = d.getBoundingClientRect()
+				const beside = a.top < b.bottom - 1 && b.top < a.bottom - 1
+				if (c !== d && beside && a.left < b.right + 4 && b.left < a.right + 4)
+					wrong.push(c.textContent + " touches " + d.textContent)
+			}
+		}
+		const [name, , , wait, , , lease] = row.children, whole = row.dataset.name
+		if (seen.has(name.textContent)) wrong.push("two look like " + name.textContent)
+		seen.set(name.textContent, whole)
+		if (name.textContent !== whole && name.title !== whole) wrong.push("no title: " + whole)
+		if (!lease.offsetParent || !lease.textContent) wrong.push("no lease: " + whole)
+		const waits = wait.offsetParent && wait.textContent === "1"
+		if (whole.endsWith("0001") && !waits) wrong.push("no wait")
+	}
+	if (seen.size !== 7) wrong.push(seen.size + " rows")
+	const style = getComputedStyle(document.documentElement)
+	const light = name => {
+		const part = i => {
+			const c = parseInt(style.getPropertyValue(name).trim().slice(i, i + 2), 16) / 255
+			return c <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4
+		}
+		return .2126 * part(1) + .7152 * part(3) + .0722 * part(5)
+	}
+	const pairs = [["--on-bad", "--bad"]]
+	for (const text of ["--text", "--faint", "--bad", "--warn"]) pairs.push([text, "--back"], [text, "--over"])
+	for (const [text, back] of pairs) {
+		const [a, b] = [light(text), light(back)].sort((x, y) => y - x)
+		if (!((a + .05) / (b + .05) >= 4.5)) wrong.push(text + " on " + back)
+	}
+	done(wrong)
+}, 300))`
+
+// Breaking asks with the lock, its holder and what recall would do instead, and looks like danger.
+func TestThePageAsksBeforeItBreaks(t *testing.T) {
+	e := newEtcd(t)
+	e.grant(t, 0x1a2b, 600)
+	e.puts(t, "orders/42", 1, "api-7", "", time.Minute, 0x1a2b)
+	b, _ := e.page(t, "--allow", "recall,break")
+	b.shows("#space .row", `^orders/42 `)
+	b.press("#space .row")
+	b.press(`#line button[data-act^=break]`)
+	var asked struct{ Text, Button, Back, Bad string }
+	b.eval(`
+		const button = document.getElementById("do")
+		const probe = document.createElement("p")
+		probe.style.color = "var(--bad)"
+		document.body.append(probe)
+		return {Text: document.getElementById("question").textContent, Button: button.textContent,
+			Back: getComputedStyle(button).backgroundColor, Bad: getComputedStyle(probe).color}`, &asked)
+	require.Regexp(t, `^Break orders/42, which is held by api-7 .*two may work then. Recall would ask`,
+		asked.Text)
+	require.Equal(t, "Break", asked.Button)
+	require.Equal(t, asked.Bad, asked.Back)
+	b.types("#answer", "yes\ue007")
+	b.shows("#said", "Nothing was done")
+	e.line(t, "orders/42", 1)
 }

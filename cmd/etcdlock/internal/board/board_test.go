@@ -242,8 +242,8 @@ func TestOrdersAndFilters(t *testing.T) {
 		}
 		return names
 	}
-	for order, want := range map[Order]string{ByWaiting: "bac", ByHeld: "bac", ByLongest: "cab",
-		ByTurns: "cab", ByLease: "bca", ByName: "abc"} {
+	for order, want := range map[Order]string{ByTrouble: "bca", ByWaiting: "bac",
+		ByHeld: "bac", ByLongest: "cab", ByTurns: "cab", ByLease: "bca", ByName: "abc"} {
 		Sort(rows, order)
 		require.Equal(t, want, names(), order)
 	}
@@ -258,5 +258,5 @@ func TestOrdersAndFilters(t *testing.T) {
 		}
 		require.Equal(t, want, got.String(), filter)
 	}
-	require.Equal(t, ByName, ByWaiting.Next(-1))
+	require.Equal(t, ByName, ByTrouble.Next(-1))
 }

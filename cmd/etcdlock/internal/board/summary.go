@@ -72,9 +72,11 @@ func (p *Place) HeldFor(now time.Time) time.Duration {
 // An Order is by what rows are sorted.
 type Order int
 
-// The orders. All but ByName have the most first.
+// The orders. All but ByName have the most first. ByTrouble begins with what needs attention: a
+// cycle, a late lease, a recall, and then the longest wait.
 const (
-	ByWaiting Order = iota
+	ByTrouble Order = iota
+	ByWaiting
 	ByHeld
 	ByLongest
 	ByTurns
@@ -85,7 +87,7 @@ const (
 
 // String is the head of the column.
 func (o Order) String() string {
-	return [...]string{"WAIT", "HELD", "LONGEST", "TURNS", "LEASE", "LOCK"}[o]
+	return [...]string{"NOTE", "WAIT", "HELD", "LONGEST", "TURNS", "LEASE", "LOCK"}[o]
 }
 
 // Next is the order n further on.
@@ -96,6 +98,8 @@ func Sort(rows []Row, o Order) {
 	slices.SortFunc(rows, func(a, b Row) int {
 		by := 0
 		switch o {
+		case ByTrouble:
+			by = cmp.Or(cmp.Compare(b.trouble(), a.trouble()), cmp.Compare(b.Longest, a.Longest))
 		case ByWaiting:
 			by = cmp.Compare(b.Waiting, a.Waiting)
 		case ByHeld:
@@ -109,6 +113,19 @@ func Sort(rows []Row, o Order) {
 		}
 		return cmp.Or(by, cmp.Compare(a.Name, b.Name))
 	})
+}
+
+// trouble is how much a lock needs attention.
+func (r Row) trouble() int {
+	switch {
+	case r.Cycle:
+		return 3
+	case r.Late:
+		return 2
+	case r.Asked != nil:
+		return 1
+	}
+	return 0
 }
 
 // part is how much of a lease is left: all of one that is not known.

@@ -154,8 +154,15 @@ func (v *View) pressDetail(k Key) {
 func (v *View) question() string {
 	p := v.asks.Place
 	if v.asks.Break {
-		return fmt.Sprintf("Break the place of %s? Two may work then. Type its token, %d: %s_", p.Whose(),
-			p.Token, v.answer)
+		has, instead := "held by", "Recall (r) would ask it to give the lock back."
+		if !p.Holds {
+			has = "for which waits"
+		}
+		if !p.Recallable {
+			instead = "It does not listen to a recall: stop it before."
+		}
+		return fmt.Sprintf("Break %s, %s %s? It is not stopped: two may work then. %s "+
+			"Type its token, %d: %s_", quote.Text(v.asks.Lock), has, p.Whose(), instead, p.Token, v.answer)
 	}
 	return fmt.Sprintf("Ask %s to give %s back? Type yes: %s_", p.Whose(), quote.Text(v.asks.Lock),
 		v.answer)

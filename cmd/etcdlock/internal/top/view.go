@@ -271,7 +271,7 @@ const heldWidth, waitWidth, longWidth = 7, 6, 9
 type columns struct{ name, holder, kind, lease, note int }
 
 func (v *View) columns() columns {
-	c := columns{len("LOCK*"), len("HELD BY"), len("KIND"), len("14/15s"), len("NOTE")}
+	c := columns{len("LOCK*"), len("HELD BY"), len("KIND"), len("LEASE*"), len("NOTE*")}
 	for _, r := range v.visible() {
 		note, _ := noteOf(r)
 		c.name = max(c.name, cells.Width(quote.Text(r.Name)))
@@ -280,7 +280,7 @@ func (v *View) columns() columns {
 		c.lease = max(c.lease, cells.Width(leaseText(r.Lease)))
 		c.note = max(c.note, cells.Width(note))
 	}
-	rest := max(20, v.Width-1-heldWidth-waitWidth-longWidth-c.kind-c.lease-c.note-3)
+	rest := max(18, v.Width-1-heldWidth-waitWidth-longWidth-c.kind-c.lease-c.note-3)
 	share := rest - rest*9/20
 	c.name = max(min(c.name, share), min(max(c.name, share), rest-c.holder))
 	c.holder = rest - c.name
@@ -297,7 +297,7 @@ func (v *View) headLine(c columns) Line {
 	text := cells.Pad(head(board.ByName), c.name) + " " + cells.Pad("HELD BY", c.holder) +
 		cells.Right(head(board.ByHeld), heldWidth) + cells.Right(head(board.ByWaiting), waitWidth) +
 		cells.Right(head(board.ByLongest), longWidth) + " " + cells.Pad("KIND", c.kind) +
-		cells.Right(head(board.ByLease), c.lease+1) + " " + "NOTE"
+		cells.Right(head(board.ByLease), c.lease+1) + " " + head(board.ByTrouble)
 	return Line{{cells.Pad(text, v.Width), Head}}
 }
 
