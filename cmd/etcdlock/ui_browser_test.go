@@ -297,7 +297,7 @@ func TestThePageOnAPhoneAndItsPicture(t *testing.T) {
 	phone.eval(`return document.documentElement.scrollWidth > innerWidth`, &wide)
 	require.False(t, wide)
 
-	b := newBrowser(t, 1000, 460)
+	b := newBrowser(t, 1000, 560)
 	b.call("POST", "/url", map[string]string{"url": address}, nil)
 	b.shows("#alerts p", "Possible deadlock: api-")
 	b.shows("#space .row", `(?m)^thumbnails .* permit 1/3`)

@@ -98,7 +98,7 @@ func TestThePageIsOneFile(t *testing.T) {
 	for _, outside := range []string{"https://", "src=", "@import", "url("} {
 		require.NotContains(t, page, outside)
 	}
-	require.Equal(t, 1, strings.Count(page, "http://"), "the namespace of SVG")
+	require.Equal(t, 2, strings.Count(page, "http://"), "the curve and the icon")
 }
 
 // A page hears all at first, and then only what has changed.
