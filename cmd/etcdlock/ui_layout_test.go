@@ -208,6 +208,8 @@ const looks = `requestAnimationFrame(() => setTimeout(() => {
 		const waits = wait.offsetParent && wait.textContent === "1"
 		if (whole.endsWith("0001") && !waits) wrong.push("no wait")
 	}
+	const head = document.querySelector(".head").offsetParent !== null
+	if (head === innerWidth < 950) wrong.push("not the layout of this width")
 	if (seen.size !== 7) wrong.push(seen.size + " rows")
 	const style = getComputedStyle(document.documentElement)
 	const light = name => {
