@@ -19,7 +19,7 @@ import (
 )
 
 // pure are the packages below internal/ that decide what follows, and do nothing else.
-var pure = []string{"lease/trust", "line", "list", "recheck", "ticket", "turn"}
+var pure = []string{"home", "lease/trust", "line", "list", "recheck", "ticket"}
 
 // A use against the direction couples a lower layer to what stands on it.
 func TestNothingIsUsedAgainstTheDirection(t *testing.T) {
@@ -49,9 +49,10 @@ var imports = map[string][]string{
 	"follow":         {"etcd", "etcd/attempt", "line", "recheck", "ticket"},
 	"guard":          nil,
 	"hold": {
-		"etcd", "etcd/attempt", "events", "follow", "guard", "lease", "line", "list", "queue", "quote",
-		"ticket", "turn",
+		"etcd", "etcd/attempt", "events", "follow", "guard", "home", "lease", "line", "list", "queue",
+		"quote", "ticket",
 	},
+	"home":        {"list", "ticket"},
 	"list":        nil,
 	"lease":       {"etcd", "etcd/attempt", "etcd/keepalive", "guard", "lease/trust", "list"},
 	"lease/trust": nil,
@@ -62,7 +63,6 @@ var imports = map[string][]string{
 	"quote":   nil,
 	"recheck": nil,
 	"ticket":  {"line"},
-	"turn":    {"list"},
 }
 
 // An import against the list couples a package to what stands above it.

@@ -11,10 +11,10 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/home"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
-	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
 // removalGrace is how long a wait that failed waits for its key to be removed.
@@ -125,7 +125,7 @@ func (c *call) acquire(ctx context.Context) (h *Hold, err error) {
 	var anew attempt.Backoff
 	for placed := c.first.place != nil; ; placed = false {
 		got, why := c.advance(ctx, placed)
-		if why == nil || c.first.waiter.Standing() == turn.Gone {
+		if why == nil || c.first.waiter.Standing() == home.Gone {
 			return got, why
 		}
 		if err := c.retreat(ctx, why, &anew); err != nil {
@@ -168,8 +168,9 @@ func (c *call) retreat(ctx context.Context, err error, anew *attempt.Backoff) er
 			err = queue.ErrAnew
 		}
 	}
-	if ended && c.first.mayHandDownLocked() {
-		c.first.local.ahead = c.first.place.Ahead
+	n := c.first.local
+	if ended && !s.leases.ClosedLocked() && n.queue.HandsDown(n.keyLocked(c.first)) {
+		n.ahead = c.first.place.Ahead
 		_, locked := c.first.leaveLocked()
 		s.mu.Unlock()
 		return c.gaveUp(ctx, err, locked, away)
@@ -244,9 +245,9 @@ func (c *call) enter(cancel context.CancelCauseFunc) error {
 	own := true
 	for _, o := range c.claims {
 		o.local = lineAtLocked(s, o.m.name) // a new line may drop one that is not in use
-		way := o.wayInLocked()
+		way := o.local.queue.Way(&o.waiter, o.local.keyLocked(o))
 		o.enterLocked(way)
-		own = own && (way == owns || way == steps)
+		own = own && (way == home.Owns || way == home.Steps)
 	}
 	if own {
 		c.takePlacesLocked()
@@ -258,12 +259,12 @@ func (c *call) enter(cancel context.CancelCauseFunc) error {
 // request; otherwise it is nil. The delay of a set-back is in the way of a claim that may not hold
 // at a key that was held before.
 func (c *claim) busyAtHomeLocked() *Busy {
-	n := c.local
-	if n.queue.Owner() != nil && !n.mayAdmitLocked(c) {
+	n, key := c.local, c.local.keyLocked(c)
+	if n.queue.Refuses(&c.waiter, key) {
 		return n.busyLocked(nil, c.Kind)
 	}
 	delay := n.DelayLocked(time.Now(), c.Kind)
-	if delay.Lasts > 0 && (c.Kind == line.Permit || c.wayInLocked() == owns) {
+	if delay.Lasts > 0 && (c.Kind == line.Permit || n.queue.Way(&c.waiter, key) == home.Owns) {
 		return busyBehind(n.Name, line.None, delay)
 	}
 	return nil
@@ -280,7 +281,8 @@ func (c *call) holdAtOnce() *Hold {
 	if c.first.local = s.lines[c.first.m.name]; c.first.local == nil || closed {
 		return nil
 	}
-	if way := c.first.wayInLocked(); way == joins || way == takesOver {
+	way := c.first.local.queue.Way(&c.first.waiter, c.first.local.keyLocked(c.first))
+	if way == home.Joins || way == home.TakesOver {
 		c.first.enterLocked(way)
 	}
 	return c.first.hold

@@ -12,6 +12,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/follow"
+	"github.com/etcdlock/etcdlock/internal/home"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -151,8 +152,7 @@ func (a *asking) next() quest {
 func (a *asking) nextLocked() (q quest) {
 	n := a.n
 	owner, first := n.queue.Owner(), n.queue.First()
-	comes := first != nil && !first.Value.exclusive() &&
-		n.admissionLocked(first.Value.Kind, n.queue.Early(first)) != mustQueue
+	comes := first != nil && n.admissionLocked(first.Value) != home.MustQueue
 	if len(a.waits) == 0 || owner == nil || owner.place == nil || comes {
 		return quest{}
 	}

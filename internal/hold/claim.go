@@ -8,11 +8,11 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/events"
 	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/home"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/list"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
-	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
 // A Request is what a call asks for.
@@ -80,7 +80,7 @@ type claim struct {
 	// of the call changes its place and its hold, and reads them without mu.
 	place  *place              // in etcd's line, nil while it has none; it may have been given up
 	hold   *Hold               // the one that it got, which its waiter has; it stays here
-	waiter turn.Waiter[*claim] // in the line's queue; its Standing is the state of the claim
+	waiter home.Waiter[*claim] // in the line's queue; its Standing is the state of the claim
 	asker  int                 // where it is among those that ask, from 1; 0 while it asks nobody
 
 	// While it waits.
@@ -90,12 +90,10 @@ type claim struct {
 
 // init makes c the claim of a call for m.
 func (c *claim) init(of *call, m *Lock) {
-	c.call, c.m, c.Shape, c.Try = of, m, of.Shape, of.Try
-	c.waiter.Value, c.waiter.Shares, c.waiter.Steps = c, c.Kind == line.Read, c.Kind == line.Permit
+	c.call, c.m, c.Shape = of, m, of.Shape
+	c.Try, c.waiter.Try, c.waiter.Value = of.Try, of.Try, c
+	c.waiter.Shares, c.waiter.Steps = c.Kind == line.Read, c.Kind == line.Permit
 }
-
-// exclusive reports whether c is of Lock or TryLock.
-func (c *claim) exclusive() bool { return c.Kind == line.Exclusive }
 
 // reads reports whether c is of RLock or TryRLock.
 func (c *claim) reads() bool { return c.Kind == line.Read }
@@ -115,53 +113,20 @@ func (c *claim) contenderLocked() Contender {
 	return who
 }
 
-// A wayIn is how a claim that comes gets its turn, or a hold.
-type wayIn int
-
-const (
-	owns      wayIn = iota // it has the turn at once: the line is free
-	waits                  // its turn comes later
-	steps                  // it has the turn at once, beside permits that its Session holds
-	joins                  // it has a hold at once, beside reads of its Session
-	takesOver              // it has a hold at once, at the key that lingers
-)
-
-// wayInLocked is the way of c, which comes, into its line.
-func (c *claim) wayInLocked() wayIn {
-	n := c.local
-	if n.queue.State() == turn.Free {
-		if p := n.kept; p != nil && p.suits(c) && p.LastsLocked() &&
-			p.checkCanBeginLocked(c, time.Now()) == nil {
-			return takesOver
-		}
-		return owns
-	}
-	beside := n.queue.State() == turn.Taken && n.queue.Waiting() == 0 &&
-		n.admissionLocked(c.Kind, false) == admitted
-	switch {
-	case beside && c.Kind == line.Permit:
-		return steps
-	case beside && n.queue.Owner().place.checkCanBeginLocked(c, time.Now()) == nil:
-		return joins
-	default:
-		return waits
-	}
-}
-
 // enterLocked brings c into its line by a way.
-func (c *claim) enterLocked(way wayIn) {
+func (c *claim) enterLocked(way home.Way) {
 	n := c.local
 	if c.call.cancel != nil {
 		n.s.waits.addLocked(c)
 		c.m.waits.Add(&c.ofHandle, c)
 	}
 	switch way {
-	case owns:
+	case home.Owns:
 		if n.kept != nil {
 			n.GiveWayLocked()
 		}
 		n.queue.Enter(&c.waiter)
-	case waits:
+	case home.Waits:
 		n.checkOwnerLocked()
 		busy := n.busyLocked(nil, c.Kind)
 		if busy.Lost != 0 {
@@ -179,15 +144,15 @@ func (c *claim) enterLocked(way wayIn) {
 		c.turn = make(chan struct{}, 1)
 		n.queue.Enter(&c.waiter)
 		beginsToAskLocked(c)
-	case steps:
+	case home.Steps:
 		n.queue.Enter(&c.waiter)
 		n.queue.Admit()
-	case joins:
+	case home.Joins:
 		n.queue.Owner().place.newHoldLocked(c, nil, time.Now())
 		n.queue.Enter(&c.waiter)
 		n.queue.Admit()
 		n.JoinedLocked()
-	case takesOver:
+	case home.TakesOver:
 		n.kept.newHoldLocked(c, nil, time.Now())
 		n.kept = nil
 		n.queue.Enter(&c.waiter)
@@ -207,7 +172,7 @@ func (c *claim) reportQueued(behind *Busy) {
 // behindLocked is what c, which waits, is behind, as far as it is known.
 func (c *claim) behindLocked() *Busy {
 	n := c.local
-	if c.waiter.Standing() == turn.Waiting {
+	if c.waiter.Standing() == home.Waiting {
 		return n.busyLocked(&c.waiter, c.Kind)
 	}
 	ahead := n.ahead // as the owner before it has seen it
@@ -223,17 +188,17 @@ func (c *claim) behindLocked() *Busy {
 func (c *claim) leaveLocked() (h *Hold, locked *Busy) {
 	n, p := c.local, c.place
 	c.endsWaitLocked()
-	if c.waiter.Standing() == turn.Waiting {
+	if c.waiter.Standing() == home.Waiting {
 		n.checkOwnerLocked()
 		locked = n.busyLocked(&c.waiter, c.Kind)
 	}
 	switch n.queue.Leave(&c.waiter) {
-	case turn.Waiting:
+	case home.Waiting:
 		c.trying.Remove()
 		n.MarkLocked() // the waiters behind it may join a cohort
-	case turn.Next: // the release that is under way passes its turn on
+	case home.Next: // the release that is under way passes its turn on
 		locked = n.aheadLocked(c.Kind)
-	case turn.Owner:
+	case home.Owner:
 		if p != nil && p.GivenUpLocked() { // it was given up
 			if p.Ticket.Rev() != 0 {
 				n.ahead = p.Ahead
@@ -273,16 +238,6 @@ func (c *claim) cancelLocked(cause error) {
 		c.m.s.mu.After(func() { cancel(cause) })
 	}
 	c.endsWaitLocked()
-}
-
-// mayHandDownLocked reports whether the next waiter in the local line may have the place at which c
-// has waited in etcd's line, and go on waiting there: it came before the put.
-func (c *claim) mayHandDownLocked() bool {
-	n, p := c.local, c.place
-	next := n.queue.First()
-	return next != nil && n.queue.Early(next) && !next.Value.Try && !c.m.s.leases.ClosedLocked() &&
-		p != nil && p.Ticket.State() == ticket.InLine && !p.GivenUpLocked() &&
-		!p.Lease.HasEndedLocked() && p.Recall == nil
 }
 
 // refuseLocked ends the wait of c, which waits for no other contender.

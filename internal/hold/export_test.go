@@ -11,9 +11,9 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/home"
 	"github.com/etcdlock/etcdlock/internal/lease/trust"
 	"github.com/etcdlock/etcdlock/internal/ticket"
-	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
 // KeptLines is as it says.
@@ -180,9 +180,8 @@ func (s *Session) RequireSettled(t *testing.T) { s.mu.Settler = settlesAll{&s.ma
 func (all settlesAll) SettleLocked() {
 	all.markedLines.SettleLocked()
 	for _, n := range all.s.lines {
-		first := n.queue.First()
-		if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken ||
-			all.s.leases.ClosedLocked() || first.Value.m.closed {
+		first := n.queue.Candidate()
+		if first == nil || all.s.leases.ClosedLocked() || first.Value.m.closed {
 			continue
 		}
 		c, p := first.Value, n.queue.Owner().place
@@ -191,13 +190,13 @@ func (all settlesAll) SettleLocked() {
 		if p != nil {
 			p.Lease.CheckLocked(time.Now())
 		}
-		switch admission := n.admissionLocked(c.Kind, n.queue.Early(first)); {
+		switch admission := n.admissionLocked(c); {
 		case all.last != nil: // what was over has ended just now, and has marked the line
-		case admission == undecided && held && !n.WatchedLocked():
+		case admission == home.Undecided && held && !n.WatchedLocked():
 			all.t.Error("no view tells whether a waiter may join")
-		case admission == admitted && c.waiter.Steps:
+		case admission == home.Admitted && c.waiter.Steps:
 			all.t.Error("a permit could have the turn")
-		case admission == admitted && p.checkCanBeginLocked(c, time.Now()) == nil:
+		case admission == home.Admitted:
 			all.t.Error("a reader could join")
 		}
 	}
@@ -226,13 +225,12 @@ func (s *Session) RequireRefused(t *testing.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.lines {
-		first := n.queue.First()
-		if first == nil || n.queue.State() != turn.Taken || first.Value.exclusive() ||
-			n.admissionLocked(first.Value.Kind, n.queue.Early(first)) != mustQueue {
+		first := n.queue.Candidate()
+		if first == nil || n.admissionLocked(first.Value) != home.MustQueue {
 			continue
 		}
 		for c := range n.queue.All() {
-			require.False(t, c.Try && c.waiter.Standing() == turn.Waiting, "a call that only tries waits")
+			require.False(t, c.Try && c.waiter.Standing() == home.Waiting, "a call that only tries waits")
 		}
 	}
 }

@@ -8,40 +8,53 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/home"
+	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// keepLocked leaves the key of h, which has ended whole, to a claim of its Session: to the first
-// waiter in the local line, unless the contenders behind the key have waited for long enough
-// (WithHandoff), or, if there is none and no other contender waits, to the one that comes next
-// (WithLinger). It reports false if the key is to be released.
+// keepLocked leaves the key of h, which has ended whole, to a claim of its Session, as its fate is.
+// It reports false if the key is to be released.
 //
 // Invariant: a claim that comes takes over the key that lingers, or finds it given up; and the key
 // is given up once a view shows other keys in line, or there is no view.
 func (n *localLine) keepLocked(h *Hold) bool {
-	p, cfg := h.place, h.m.cfg
-	switch first := n.queue.First(); {
-	case first != nil && (p.handed >= cfg.Handoff || !p.suits(first.Value)),
-		first == nil && (cfg.Linger == 0 || h.m.closed || !p.suits(h.claim)), !p.LastsLocked():
-		return false
-	case first != nil:
+	p, cfg, next := h.place, h.m.cfg, h.claim
+	if first := n.queue.First(); first != nil {
+		next = first.Value
+	}
+	switch n.queue.Fate(home.Left{
+		Suits: p.suits(next), Lasts: p.LastsLocked(), Handed: p.handed, Handoff: cfg.Handoff,
+		Linger: cfg.Linger > 0 && !h.m.closed,
+	}) {
+	case home.HandedOn:
 		p.handed++
 		h.reportReleased()
 		n.endTurnLocked(h.claim, p)
 		return true
-	case !n.LingerLocked(n.queue.Owner().ahead == 0):
+	case home.Lingers:
+		if !n.LingerLocked(n.queue.Owner().ahead == 0) {
+			return false
+		}
+		n.keepsForLocked(h, cfg.Linger)
+		return true
+	default:
 		return false
 	}
+}
+
+// keepsForLocked keeps the key of h in line for a while, for the claim that comes next.
+func (n *localLine) keepsForLocked(h *Hold, linger time.Duration) {
+	p := h.place
 	h.reportReleased()
 	p.UnwatchLocked() // the view covers what lingers
 	n.endTurnLocked(h.claim, nil)
 	p.handed = 0
-	n.kept, n.until = p, time.Now().Add(cfg.Linger)
+	n.kept, n.until = p, time.Now().Add(linger)
 	if n.dueAt.IsZero() || n.until.Before(n.dueAt) {
-		n.setDueLocked(cfg.Linger)
+		n.setDueLocked(linger)
 	}
-	return true
 }
 
 // setDueLocked makes the timer call lingered after a while, and no longer at an earlier time.
@@ -206,7 +219,7 @@ func (y *stay) giveBack(kept bool) {
 func (n *localLine) LingersLocked() bool {
 	h := n.holdLocked()
 	return n.kept != nil ||
-		h != nil && h.state == holdWhole && h.m.cfg.Linger > 0 && h.claim.exclusive() &&
+		h != nil && h.state == holdWhole && h.m.cfg.Linger > 0 && h.claim.Kind == line.Exclusive &&
 			h.place.Recall == nil && h.place.tellsOf(h.claim)
 }
 

@@ -4,11 +4,11 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/home"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/list"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
-	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
 // A localLine is what a Session has of one name: the queue of its goroutines, of which only the
@@ -16,7 +16,7 @@ import (
 type localLine struct {
 	queue.Line // etcd's line, as it is known
 	s          *Session
-	queue      turn.Queue[*claim]
+	queue      home.Queue[*claim]
 	ahead      line.Ahead         // before the last place, if it was given up without a hold
 	tries      *list.List[*claim] // in the queue, that wait for no other contender
 	swept      list.Node[*localLine]
@@ -42,7 +42,7 @@ func lineAtLocked(s *Session, name string) *localLine {
 	for range min(2, max(0, s.inOrder.Len()-keptLines)) {
 		n, _ := s.inOrder.First()
 		n.EndOldViewLocked()
-		if n.queue.State() == turn.Free && n.kept == nil && n.IdleLocked() {
+		if n.queue.State() == home.Free && n.kept == nil && n.IdleLocked() {
 			delete(s.lines, n.Name)
 			n.swept.Remove()
 		} else {
@@ -86,7 +86,7 @@ func (n *localLine) checkOwnerLocked() {
 
 // busyLocked is what is in the way of a waiter in the queue, or of a claim of a kind that comes now
 // if w is nil. The queue has an owner.
-func (n *localLine) busyLocked(w *turn.Waiter[*claim], kind line.Kind) *Busy {
+func (n *localLine) busyLocked(w *home.Waiter[*claim], kind line.Kind) *Busy {
 	b := &Busy{Name: n.Name, Ahead: n.queue.Ahead(w), LockDelay: n.DelayLocked(time.Now(), kind)}
 	owner := n.queue.Owner()
 	if owner.Kind == line.Permit {
@@ -147,14 +147,16 @@ func (n *localLine) busyBehindLocked(ahead line.Ahead, delay queue.LockDelay) *B
 }
 
 // nextLocked chooses the next waiter, and takes a place for it if there is a lease. The release of
-// h, the owner's hold, must put the place's key and then call endTurnLocked. It puts none while
-// holders that shared the key, and have lost it, may be at work.
+// h, the owner's hold, must put the place's key and then call endTurnLocked. No key of several
+// names is put so, nor beside theirs: see call.
 func (n *localLine) nextLocked(h *Hold) *place {
-	w := n.queue.First()
-	if w == nil || w.Value.Try || w.Value.call.together || len(h.all) > 1 || n.queue.Sharing() > 0 {
-		return nil // a key that is put so stands in line, whatever is before it, and alone
+	if w := n.queue.First(); w == nil || w.Value.call.together || len(h.all) > 1 {
+		return nil
 	}
-	next, _ := n.queue.Choose()
+	next, chosen := n.queue.Choose()
+	if !chosen {
+		return nil
+	}
 	if k := n.s.keys.AccountLocked(); k != nil {
 		return newPlaceLocked(next, k)
 	}
@@ -175,151 +177,58 @@ func newPlaceLocked(c *claim, k *queue.Account) *place {
 }
 
 // endTurnLocked ends the turn of c, which leaves a place, or nil: it was put for the next waiter,
-// or c has waited or held there. If other claims share the turn they go on with it. Otherwise the
-// next waiter has the turn, and the place if that suits; else the place is given up. Without a
-// waiter the local line is free.
-//
-// Do not pass a place on to a read that came after the put: it would overtake the writers that came
-// in between. (TestAReadTakesOverNoPlaceThatWasPutBeforeItCame)
+// or c has waited or held there. If the next waiter does not have the place it is given up.
 func (n *localLine) endTurnLocked(c *claim, left *place) {
-	parts := c.Kind != line.Exclusive && n.queue.Part(&c.waiter)
-	late := left != nil && n.comesLateLocked()
-	var next *claim
-	if !parts {
-		next, _ = n.queue.Pass()
+	suits := false
+	if left != nil {
+		first := n.queue.First()
+		suits = first != nil && left.suits(first.Value)
 	}
+	next, ends := n.queue.End(&c.waiter, suits)
 	n.MarkLocked()
-	if left != nil && (next == nil || late || next.Try || !left.suits(next)) {
+	if left != nil && ends != home.HandsOn {
 		left.AbandonLocked(false)
 		left = nil
 	}
-	switch {
-	case next != nil:
+	switch ends {
+	case home.Passes, home.HandsOn:
 		next.hasTurnLocked(left)
-	case !parts:
+	case home.Frees:
 		n.ahead = line.None
 	}
 }
 
-// comesLateLocked reports whether the first waiter is a read that came after the last put.
-func (n *localLine) comesLateLocked() bool {
-	first := n.queue.First()
-	return first != nil && first.Shares && !n.queue.Early(first) && first.Standing() != turn.Next
+// keyLocked is what is known of the owner's key, or of the one that lingers, for a decision about
+// c. The keys of a view are gone through only for a read that depends on them.
+func (n *localLine) keyLocked(c *claim) (k home.Key) {
+	p := n.kept
+	if owner := n.queue.Owner(); owner != nil {
+		p = owner.place
+	}
+	if p == nil {
+		return k
+	}
+	k.State, k.Lost = p.Ticket.State(), p.Ticket.Lost() || p.GivenUpLocked()
+	k.Waits, k.Recalled, k.Ended = p.waitsLocked(), p.Recall != nil, p.Lease.HasEndedLocked()
+	if k.State != ticket.Held {
+		return k
+	}
+	k.Suits, k.Serves, k.Lasts = p.suits(c), p.Lease.ServesLocked(), p.LastsLocked()
+	k.Begins = p.checkCanBeginLocked(c, time.Now()) == nil
+	if k.Lasts && c.reads() && !n.queue.Early(&c.waiter) {
+		switch stands, live := n.ExclusiveLocked(); {
+		case stands:
+			k.Writers = home.AWriter
+		case live:
+			k.Writers = home.NoWriter
+		}
+	}
+	return k
 }
 
-// A cohort is the reads of one Session that share a key, and the turn of their local line. The
-// first read has put the key. Other reads join it:
-//
-//   - when the hold begins, the reads that were right behind it in the local line as it was about
-//     to put the key: they came before the put, so they overtake no contender;
-//   - later, a read that comes while the key lasts and the local line has no waiter, if a watch
-//     shows that no exclusive contender stands in etcd's line. Otherwise it waits for its turn.
-//
-// So a writer waits only for reads that began before it came, and for the time of one event.
-//
-// Invariant: to join is safe at any moment at which the Session's mutex is held, the ticket is
-// Held, and the lease is trusted: from the release or the removal on, which begin under the mutex,
-// the ticket is Leaving. An exclusive contender that came to etcd's line in between waits for the
-// key, so the watch is asked for the sake of order, and may be late. (Do not join a key whose lease
-// does not last: it would end with the next renewal that is late.
-// TestNobodyJoinsAKeyWhoseLeaseDoesNotLast.)
-//
-// Invariant: the key stays while a hold at it is whole, or has ended whole and is being freed
-// (place.Refs). The last of these releases it, or has it removed. The turn stays with the Session
-// until all its holds are unlocked, lost or not. (Do not release for one of several.
-// TestAWriterWaitsForEveryReaderOfItsSession.)
-//
-// What becomes of reads that come, by what has happened to the owner of the turn:
-//
-//	it puts the key        they wait in the local line, TryRLock too: etcd decides
-//	it waits in etcd's     they wait; TryRLock is refused
-//	 line                  it gives up: the next read, if it came before the put, goes on
-//	                       waiting at its place
-//	it holds               they join, or wait: for the watch, or for their turn
-//	it has unlocked, and   it goes; one of the reads that hold owns the turn
-//	 other reads hold
-//	the last one unlocks   they wait: they take a place of their own
-//	it is recalled         they wait; a hold that listens goes on for its grace
-//	its key is lost        the cohort has lost it; they wait until all its holds are unlocked
-//
-// A key that reads hold is not handed off, nor does it linger: to join does more.
-
-// Permits have each a key of their own. The permits of a Session keep the order of their calls: one
-// of them at a time puts its key and waits in etcd's line, and owns the turn of the local line; the
-// permits that hold have the turn beside it. So a Session has at most one key of a name that waits,
-// and the next one is put when the one before holds, or has gone.
-//
-// Invariant: a permit that has the turn beside the owner holds, or has lost its hold and not
-// unlocked. (Do not let the next one put its key as soon as the one before stands in line. A large
-// one would be overtaken if it has to queue anew. TestPermitsOfASessionKeepTheirOrder.)
-//
-// An exclusive claim, or a read, that comes later waits in the local line until all claims that
-// have the turn have unlocked, and permits that come after that wait behind it.
-
-// An admission is what becomes of a claim that reads, or wants permits, where other claims have the
-// turn.
-type admission int
-
-const (
-	admitted  admission = iota // it has the turn beside them
-	undecided                  // etcd has to tell first
-	mustQueue                  // it waits for their turn to end
-)
-
-// admissionLocked is the admission of a claim of a kind: the first waiter, or a new claim where
-// there is no waiter. early says that it came before the key was put.
-func (n *localLine) admissionLocked(kind line.Kind, early bool) admission {
-	switch owner := n.queue.Owner(); {
-	case owner == nil || owner.Kind != kind || kind == line.Exclusive:
-		return mustQueue
-	case kind == line.Permit:
-		return leavesRoomLocked(owner)
-	default:
-		return n.admissionOfReadLocked(owner, early)
-	}
-}
-
-// admissionOfReadLocked is the admission of a read, where the owner reads or is about to, at the
-// owner's place.
-func (n *localLine) admissionOfReadLocked(owner *claim, early bool) admission {
-	p := owner.place
-	lost := p != nil && (p.Ticket.Lost() || p.GivenUpLocked() || p.Ticket.State() == ticket.Removed)
-	switch {
-	case p == nil, lost && owner.hold == nil: // it queues anew, or gives up
-		return undecided
-	case lost, // the holds that have lost it are yet to be unlocked
-		p.Recall != nil, // (Do not join. TestNobodyJoinsARecalledCohort.)
-		p.waitsLocked():
-		return mustQueue
-	case p.Ticket.State() != ticket.Held: // its put is under way, or its release
-		return undecided
-	case early:
-		return admitted
-	case !p.Lease.ServesLocked():
-		return mustQueue
-	case !p.LastsLocked(): // a renewal is late, or etcd was set back
-		return undecided
-	}
-	switch stands, live := n.ExclusiveLocked(); {
-	case !live:
-		return undecided
-	case stands:
-		return mustQueue
-	default:
-		return admitted
-	}
-}
-
-// leavesRoomLocked is the admission of a permit where c, which wants permits too, owns the turn.
-func leavesRoomLocked(c *claim) admission {
-	switch {
-	case c.waiter.Standing() == turn.Holder:
-		return admitted
-	case c.place != nil && c.place.waitsLocked():
-		return mustQueue
-	default:
-		return undecided
-	}
+// admissionLocked is the admission of c: the first waiter, or a new claim where there is no waiter.
+func (n *localLine) admissionLocked(c *claim) home.Admission {
+	return n.queue.Admission(&c.waiter, n.keyLocked(c))
 }
 
 // The markedLines of a Session are the local lines whose admissions follow at the Unlock; they are
@@ -381,22 +290,27 @@ func (all *markedLines) settle(mu *guard.Mutex) {
 // its owner. It refuses the waiters that would have to wait for another contender, and do not want
 // to.
 func (n *localLine) admitLocked() {
-	first := n.queue.First()
-	if first == nil || first.Value.exclusive() || n.queue.State() != turn.Taken {
+	first := n.queue.Candidate()
+	if first == nil {
 		return
 	}
-	switch n.admissionLocked(first.Value.Kind, n.queue.Early(first)) {
-	case admitted:
+	switch n.admissionLocked(first.Value) {
+	case home.Admitted:
 		n.letInLocked(first.Value)
-	case undecided:
+	case home.Undecided:
 		n.seekLocked()
-	case mustQueue:
+	case home.MustQueue:
 		n.RefuseLocked(nil)
 	}
 }
 
 // letInLocked gives c, the first waiter, the turn beside its owner: as the next owner, if c wants
 // permits, and with a hold at the owner's place, if c reads.
+//
+// Invariant: the key stays while a hold at it is whole, or has ended whole and is being freed
+// (place.Refs). The last of these releases it, or has it removed. The turn stays with the Session
+// until all its holds are unlocked, lost or not. (Do not release for one of several.
+// TestAWriterWaitsForEveryReaderOfItsSession.)
 func (n *localLine) letInLocked(c *claim) {
 	if c.waiter.Steps {
 		n.queue.Admit()
@@ -405,11 +319,7 @@ func (n *localLine) letInLocked(c *claim) {
 		return
 	}
 	p := n.queue.Owner().place
-	now := time.Now()
-	if p.checkCanBeginLocked(c, now) != nil {
-		return
-	}
-	p.newHoldLocked(c, nil, now)
+	p.newHoldLocked(c, nil, time.Now())
 	n.queue.Admit()
 	n.MarkLocked() // the next one may, too
 	c.hasTurnLocked(p)
@@ -446,13 +356,6 @@ func (n *localLine) RefuseLocked(answer error) {
 		refuse := func(c *claim) { c.refuseLocked(why) }
 		n.s.tasks.Go(func() { guard.Pieces(&n.s.mu, tries.Firsts(), refuse) })
 	}
-}
-
-// mayAdmitLocked reports whether c, which comes, and the waiters before it may all get the turn
-// beside its owner: then it may be etcd alone that c waits for.
-func (n *localLine) mayAdmitLocked(c *claim) bool {
-	alike := c.Kind == line.Read && n.queue.AllShare() || c.Kind == line.Permit && n.queue.AllStep()
-	return alike && n.admissionLocked(c.Kind, false) != mustQueue
 }
 
 // SharesLocked is as in queue.Local.

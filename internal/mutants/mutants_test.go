@@ -178,7 +178,7 @@ var explorations = []struct {
 	{[]string{"internal/ticket/several.go"}, explorationOfSeveral},
 	{[]string{"internal/ticket/observe.go"}, core("ticket", "TestObservations")},
 	{
-		[]string{"internal/line/", "internal/ticket/", "internal/turn/"},
+		[]string{"internal/line/", "internal/ticket/", "internal/home/"},
 		core("ticket", "TestExploration"),
 	},
 	{[]string{"internal/lease/trust/"}, explorationOfTrust},

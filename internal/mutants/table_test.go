@@ -934,9 +934,9 @@ var mutants = []mutant{
 	{
 		name: "a turn that was left goes to nobody",
 		why:  "The waiter was chosen, and has gone away, so the turn ends with it. But then nobody tells those who wait (rule 12).",
-		change: in("turn.Queue.Pass").after("_w := _self.First()",
+		change: in("home.Queue.End").after("_w := _self.First()",
 			"if _self.state == Passing && _w != nil && _w.standing != Next { _w = nil }"),
-		killers: []killer{core("turn", "TestTurns"), core("ticket", "TestExploration")},
+		killers: []killer{core("home", "TestTurns"), core("ticket", "TestExploration")},
 	},
 	{
 		name:    "a renewal that is refused ends the hold at once",
@@ -1267,8 +1267,7 @@ var mutants = []mutant{
 	{
 		name: "a read joins one that waits for the end of the lock delay",
 		why:  "The key is first in its line, and stays it. But nobody has held by it before the set-back (rule 26).",
-		change: in("claim.wayInLocked").drop(
-			"_.queue.Owner().place.checkCanBeginLocked(_, time.Now()) == nil").
+		change: in("home.Queue.admissionOfRead").drop("case !_.Begins").
 			in("place.waitsLocked").replace("_.hold == nil", "false"),
 		killers: []killer{inArea("outages", "TestReadersWaitTogetherForTheEndOfTheLockDelay")},
 	},
@@ -1809,25 +1808,28 @@ var mutants = []mutant{
 		killers: []killer{core("queue", "TestAViewIsLiveOnceTheReadAfterItsWatchIsKnown")},
 	},
 	{
-		name:    "a hold is passed on without end",
-		why:     "That is fastest, and somebody of the Session waits. But others wait, too (WithHandoff).",
-		change:  in("localLine.keepLocked").replace("_.handed >= _.Handoff", "cfg.Handoff == 0"),
-		killers: []killer{inArea("queue", "TestAHandOffIsWithoutEtcdUpToItsNumber")},
+		name:   "a hold is passed on without end",
+		why:    "That is fastest, and somebody of the Session waits. But others wait, too (WithHandoff).",
+		change: in("home.Queue.Fate").replace("_.Handed < _.Handoff", "k.Handoff > 0"),
+		killers: []killer{
+			exploring("hand-offs"),
+			inArea("queue", "TestAHandOffIsWithoutEtcdUpToItsNumber"),
+		},
 	},
 	{
 		name:   "the turn goes to one that has left",
 		why:    "The waiter was chosen, and the release puts its key. But it has gone away meanwhile: nobody passes the turn on, and all behind it wait for ever (rule 12).",
-		change: in("turn.Queue.Leave").drop("_ == Next"),
+		change: in("home.Queue.Leave").drop("_ == Next"),
 		killers: []killer{
 			core("ticket", "TestExploration"),
-			core("turn", "TestTurns"),
-			core("turn", "TestTheQueueDoesWhatASimpleOneDoes"),
+			core("home", "TestTurns"),
+			core("home", "TestTheQueueDoesWhatASimpleOneDoes"),
 		},
 	},
 	{
 		name:       "a wait that ends counts all that are ahead of it",
 		why:        "Its error is exact then. But each that gives up has the mutex of the Session for as long as there are others, and a crowd that gives up for the square of that.",
-		change:     in("turn.Queue.waitingBefore").replace("if _n++; _n > few", "_n++"),
+		change:     in("home.Queue.waitingBefore").replace("if _n++; _n > few", "_n++"),
 		killers:    []killer{inBound("locks wait", "the wait of the last ends")},
 		unexplored: "it is right, and slow",
 	},
@@ -1838,21 +1840,21 @@ var mutants = []mutant{
 			"n.after.before = n.before"),
 		killers: []killer{
 			core("ticket", "TestExploration"),
-			core("turn", "TestTurns"),
-			core("turn", "TestTheQueueDoesWhatASimpleOneDoes"),
+			core("home", "TestTurns"),
+			core("home", "TestTheQueueDoesWhatASimpleOneDoes"),
 		},
 	},
 	{
-		name: "what lingers is held without a look at the clock",
-		why:  "The key was there a moment ago. But the process may have been paused since (rule 2, WithLinger).",
-		change: in("claim.wayInLocked").drop("p.checkCanBeginLocked(c, time.Now()) == nil").
-			drop("_.LastsLocked()"),
-		killers: []killer{core("hold", "TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
+		name:       "what lingers is held without a look at the clock",
+		why:        "The key was there a moment ago. But the process may have been paused since (rule 2, WithLinger).",
+		change:     in("home.Queue.Way").drop("_.Begins").drop("_.Lasts"),
+		killers:    []killer{core("hold", "TestWhatLingersIsNotHeldWhenTheTrustIsOver")},
+		unexplored: "A lease ends there by an event, which gives up what lingers.",
 	},
 	{
 		name: "a wait that ends as it is let in passes the turn on",
 		why:  "The call owns the turn, and owners of a turn pass it on. But it got a hold before, which the call forgets, and others share its key.",
-		change: in("claim.leaveLocked").after("turn.Owner", "turn.Holder").
+		change: in("claim.leaveLocked").after("home.Owner", "home.Holder").
 			before("if _ != nil && _.GivenUpLocked()",
 				"if _self.hold != nil { _self.hold.ofHandle.Remove() }"),
 		killers: []killer{inArea("queue", "TestAWaitThatEndsAsItIsLetInHasAHoldOrNothing"),
@@ -1861,16 +1863,17 @@ var mutants = []mutant{
 	{
 		name:   "who gets the turn of a holder that has gone has no hold",
 		why:    "The turn comes from another, as it does from one that has unlocked. But this one joined before, and holds.",
-		change: in("turn.Queue.Part").replace("_.standing, _.owner = it, _", "Owner"),
+		change: in("home.Queue.part").replace("_.standing, _.owner = it, _", "Owner"),
 		killers: []killer{
-			core("turn", "TestTheQueueDoesWhatASimpleOneDoes"),
+			core("home", "TestTheQueueDoesWhatASimpleOneDoes"),
 			exploring("reads of one Session, and two run out of time as they are let in"),
 		},
 	},
 	{
-		name:    "what lingers is held whatever its value says",
-		why:     "The key is the Session's own, whichever Mutex comes. But its value says whether the holder may be recalled (WithLinger).",
-		change:  in("claim.wayInLocked").replace("_p.suits(_)", "c.exclusive() && !c.call.together"),
+		name: "what lingers is held whatever its value says",
+		why:  "The key is the Session's own, whichever Mutex comes. But its value says whether the holder may be recalled (WithLinger).",
+		change: in("localLine.keyLocked").replace("_p.suits(_)",
+			"c.Kind == line.Exclusive && !c.call.together"),
 		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
@@ -2057,7 +2060,7 @@ var mutants = []mutant{
 	{
 		name:    "one joins those who read without a live watch",
 		why:     "The key is held, and a writer waits for it. But if one more reader joins each time, the writer waits for ever.",
-		change:  in("localLine.admissionOfReadLocked").and("!live", "!_self.WatchedLocked()"),
+		change:  in("localLine.keyLocked").or("live #2 of 2", "_self.WatchedLocked()"),
 		killers: []killer{inArea("kinds", "TestNobodyJoinsWithoutALiveWatch"), ofFamily(2000)},
 	},
 	{
@@ -2067,23 +2070,30 @@ var mutants = []mutant{
 		killers: []killer{inArea("kinds", "TestAReadJoinsHoweverManyOtherSessionsRead")},
 	},
 	{
-		name:    "an early read joins as one that comes later does",
-		why:     "The watch shows whether a writer waits. But that writer came after the read, which now waits for it.",
-		change:  in("localLine.admissionOfReadLocked").and("early", "p.Recall != nil"),
-		killers: []killer{inArea("kinds", "TestThoseRightBehindTheFirstReaderGetInWithIt")},
+		name:   "an early read joins as one that comes later does",
+		why:    "The watch shows whether a writer waits. But that writer came after the read, which now waits for it.",
+		change: in("home.Queue.admissionOfRead").replace("_self.Early(_)", "false"),
+		killers: []killer{
+			exploring("reads of one Session, and two run out of time as they are let in"),
+			inArea("kinds", "TestThoseRightBehindTheFirstReaderGetInWithIt"),
+		},
 	},
 	{
-		name:    "a read that gives up takes its place away from the next one",
-		why:     "The next one can put a key of its own. But writers have come since, and where each read gives up in time none ever gets in.",
-		change:  in("claim.mayHandDownLocked").replace("_n.queue.Early(_next)", "!_n.queue.Early(_next)"),
-		killers: []killer{inArea("kinds", "TestAReaderThatGivesUpLeavesItsPlaceToTheNext")},
+		name:       "a read that gives up takes its place away from the next one",
+		why:        "The next one can put a key of its own. But writers have come since, and where each read gives up in time none ever gets in.",
+		change:     in("home.Queue.HandsDown").replace("_self.Early(_w)", "!_self.Early(_w)"),
+		killers:    []killer{inArea("kinds", "TestAReaderThatGivesUpLeavesItsPlaceToTheNext")},
+		unexplored: "it is right, and unfair",
 	},
 	{
 		name: "one joins a key whose lease does not last",
 		why:  "The lease is still trusted. But it gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
-		change: in("localLine.admissionOfReadLocked").drop("case !_.Lease.ServesLocked()").
-			drop("case !_.LastsLocked()"),
-		killers: []killer{inArea("kinds", "TestNobodyJoinsAKeyWhoseLeaseDoesNotLast"), ofFamily(1000)},
+		change: in("home.Queue.admissionOfRead").drop("case !_ && !_.Serves").
+			drop("case !_ && !_.Lasts"),
+		killers: []killer{
+			exploring("two that read in one Session, and a writer there"),
+			inArea("kinds", "TestNobodyJoinsAKeyWhoseLeaseDoesNotLast"), ofFamily(1000),
+		},
 	},
 	{
 		name:    "the first to unlock releases the key of all who read",
@@ -2114,11 +2124,14 @@ var mutants = []mutant{
 	{
 		name: "one joins while a writer of its Session waits",
 		why:  "The watch shows etcd's line, and no writer is in it. But the local line has one.",
-		change: in("claim.wayInLocked").replace("_n.queue.Waiting() == 0",
-			"_self.reads() || _n.queue.Waiting() == 0").
-			in("turn.Queue.Admit").after("_w := _self.First()",
+		change: in("home.Queue.Way").replace("_self.waiters.Len() > 0",
+			"!w.Shares && _self.waiters.Len() > 0").
+			in("home.Queue.Admit").after("_w := _self.First()",
 			"if _w != nil && _self.owner.Shares && !_w.Shares { _w, _ = _self.waiters.Last() }"),
-		killers: []killer{inArea("kinds", "TestNobodyJoinsWhileAWriterWaits"), ofFamily(1000)},
+		killers: []killer{
+			exploring("two that read in one Session, and a writer there"),
+			inArea("kinds", "TestNobodyJoinsWhileAWriterWaits"), ofFamily(1000),
+		},
 	},
 
 	// ---- lead
@@ -2308,10 +2321,11 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestAKeyThatMayHaveAnotherInfoIsNotSharedOn")},
 	},
 	{
-		name:    "a key lingers though its info was changed",
-		why:     "No contender waits for it. But no hold of the Session takes it, and it tells what is over.",
-		change:  in("localLine.keepLocked").drop("!_.suits(_.claim)"),
-		killers: []killer{inArea("holders", "TestAKeyThatMayHaveAnotherInfoIsNotSharedOn")},
+		name:       "a key lingers though its info was changed",
+		why:        "No contender waits for it. But no hold of the Session takes it, and it tells what is over.",
+		change:     in("home.Queue.Fate").replace("!_.Suits", "_self.waiters.Len() > 0 && !k.Suits"),
+		killers:    []killer{inArea("holders", "TestAKeyThatMayHaveAnotherInfoIsNotSharedOn")},
+		unexplored: "All values are alike there.",
 	},
 	{
 		name:    "a key that outlasts its hold tells the info of the options",
@@ -2643,22 +2657,28 @@ var mutants = []mutant{
 	{
 		name:   "one joins a recalled cohort",
 		why:    "The readers still hold. But if one more came in each grace, they would hold for ever.",
-		change: in("localLine.admissionOfReadLocked").drop("_.Recall != nil"),
+		change: in("home.Queue.admissionOfRead").drop("_.Recalled"),
 		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledCohort"),
 			inArea("holders", "TestNobodyJoinsARecalledWaiter")},
+		unexplored: "There are no recalls.",
 	},
 	{
-		name:   "a read takes over a place that was put before it came",
-		why:    "The claim that was handed it down has given up as well, and the line goes on. But the writers that came after the put did not wait for this read.",
-		change: in("localLine.endTurnLocked").replace("_ != nil && _.comesLateLocked()", "false"),
-		killers: []killer{inArea("kinds", "TestAReadTakesOverNoPlaceThatWasPutBeforeItCame"),
-			inArea("kinds", "TestAReadTakesOverNoPlaceThatAReleaseHasPut")},
+		name: "a read takes over a place that was put before it came",
+		why:  "The claim that was handed it down has given up as well, and the line goes on. But the writers that came after the put did not wait for this read.",
+		change: in("home.Queue.End").replace("_.Shares && !_self.Early(_) && _.standing != Next",
+			"false"),
+		killers: []killer{
+			exploring("three that read in one Session, who leave, behind a writer"),
+			inArea("kinds", "TestAReadTakesOverNoPlaceThatWasPutBeforeItCame"),
+			inArea("kinds", "TestAReadTakesOverNoPlaceThatAReleaseHasPut"),
+		},
 	},
 	{
-		name:    "a recalled place is handed down",
-		why:     "The waiter there has given up, and the next one came before the put. But it takes over a place that somebody wants back.",
-		change:  in("claim.mayHandDownLocked").drop("_.Recall == nil"),
-		killers: []killer{inArea("holders", "TestNobodyJoinsARecalledWaiter")},
+		name:       "a recalled place is handed down",
+		why:        "The waiter there has given up, and the next one came before the put. But it takes over a place that somebody wants back.",
+		change:     in("home.Queue.HandsDown").drop("!_.Recalled"),
+		killers:    []killer{inArea("holders", "TestNobodyJoinsARecalledWaiter")},
+		unexplored: "There are no recalls.",
 	},
 	{
 		name:    "the last recall counts",
@@ -3053,11 +3073,14 @@ var mutants = []mutant{
 	{
 		name: "a permit does not mind who waits in its Session",
 		why:  "It is within the limit, and comes in beside the holders of its Session. But an exclusive claim that waits for these waits on.",
-		change: in("claim.wayInLocked").replace("_n.queue.Waiting() == 0",
-			"_self.Kind == line.Permit || _n.queue.Waiting() == 0").
-			in("turn.Queue.Admit").after("_w := _self.First()",
+		change: in("home.Queue.Way").replace("_self.waiters.Len() > 0",
+			"!w.Steps && _self.waiters.Len() > 0").
+			in("home.Queue.Admit").after("_w := _self.First()",
 			"if _w != nil && _self.owner.Steps && !_w.Steps { _w, _ = _self.waiters.Last() }"),
-		killers: []killer{inArea("kinds", "TestPermitsAndOthersOfTheNameExclude"), ofFamily(1000)},
+		killers: []killer{
+			exploring("permits of one Session, and one that is exclusive there"),
+			inArea("kinds", "TestPermitsAndOthersOfTheNameExclude"), ofFamily(1000),
+		},
 	},
 	{
 		name: "one joins those who read while a permit waits",

@@ -12,10 +12,10 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/home"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/race"
 	"github.com/etcdlock/etcdlock/internal/ticket"
-	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
 // A manyCall is a call of LockAll, or of Lock if it has one name, in the exploration of
@@ -27,7 +27,7 @@ type manyCall struct {
 
 	// As it goes.
 	phase   manyPhase
-	waiters []*turn.Waiter[int]
+	waiters []*home.Waiter[int]
 	tickets []*ticket.Ticket
 	entry   ticket.Several
 	ahead   []line.Ahead
@@ -50,7 +50,7 @@ const (
 type manyWorld struct {
 	etcd   *fake.Store
 	calls  []*manyCall
-	queues map[string]*turn.Queue[int] // by Session and name
+	queues map[string]*home.Queue[int] // by Session and name
 	order  map[string][]int            // of the calls in each
 	left   map[manyVerb]int            // faults
 	broken string
@@ -85,7 +85,7 @@ type manySetting struct {
 
 func (set *manySetting) world() *manyWorld {
 	w := &manyWorld{
-		etcd: fake.NewStore(), queues: make(map[string]*turn.Queue[int]),
+		etcd: fake.NewStore(), queues: make(map[string]*home.Queue[int]),
 		order: make(map[string][]int), left: make(map[manyVerb]int),
 	}
 	maps.Copy(w.left, set.left)
@@ -93,7 +93,7 @@ func (set *manySetting) world() *manyWorld {
 		call := c
 		w.calls = append(w.calls, &call)
 		for _, n := range c.names {
-			w.queues[w.local(i, n)] = &turn.Queue[int]{}
+			w.queues[w.local(i, n)] = &home.Queue[int]{}
 		}
 		_, _ = w.etcd.Grant(int64(1+c.home), 60) // once for each Session
 	}
@@ -134,8 +134,8 @@ func (w *manyWorld) lineOf(name string) line.Line {
 
 // owns reports whether a call has the turns of all its names.
 func (w *manyWorld) owns(c *manyCall) bool {
-	return !slices.ContainsFunc(c.waiters, func(x *turn.Waiter[int]) bool {
-		return x.Standing() != turn.Owner
+	return !slices.ContainsFunc(c.waiters, func(x *home.Waiter[int]) bool {
+		return x.Standing() != home.Owner
 	})
 }
 
@@ -207,13 +207,13 @@ func (w *manyWorld) do(s manyStep) {
 	switch s.verb {
 	case mEnter:
 		if c.try && slices.ContainsFunc(c.names, func(n string) bool {
-			return w.queues[w.local(s.call, n)].State() != turn.Free
+			return w.queues[w.local(s.call, n)].State() != home.Free
 		}) {
 			c.phase = gone
 			return
 		}
 		for _, n := range c.names {
-			x := &turn.Waiter[int]{Value: s.call}
+			x := &home.Waiter[int]{Value: s.call}
 			at := w.local(s.call, n)
 			w.queues[at].Enter(x)
 			w.order[at] = append(w.order[at], s.call)
@@ -375,8 +375,8 @@ func (w *manyWorld) passAll(call int) {
 	c := w.calls[call]
 	for i, n := range c.names {
 		at := w.local(call, n)
-		if w.queues[at].Leave(c.waiters[i]) == turn.Owner {
-			w.queues[at].Pass()
+		if w.queues[at].Leave(c.waiters[i]) == home.Owner {
+			w.queues[at].End(c.waiters[i], false)
 		}
 		w.order[at] = slices.DeleteFunc(w.order[at], func(k int) bool { return k == call })
 	}

@@ -131,6 +131,10 @@ func scenarios() []scenario {
 			claims: []goroutine{tries(0), reader(1), waiter(2)},
 			faults: 1, each: one(silence, repeat, deletion, putOver),
 		}, 10},
+		{"TryRLock beside reads of its Session, and a writer", 0, setting{
+			claims: []goroutine{reader(0), tries(0), waiter(1)},
+			faults: 1, each: one(silence, deletion, loss, leaving),
+		}, 10},
 		{"three Sessions of a crowd, reading keys of one", 1, setting{
 			claims: three, crowd: true, faults: 1, each: one(deletion, leaving),
 		}, 11},
@@ -192,7 +196,7 @@ func (s *scenario) steps() int {
 	}
 }
 
-// TestExploration goes every way that a few Sessions can go, by the real cores: line, turn
+// TestExploration goes every way that a few Sessions can go, by the real cores: line, home
 // and ticket. An etcd of one name carries out their very transactions.
 //
 // On the way, calls are given up while their requests arrive late or never. Requests arrive
@@ -206,7 +210,9 @@ func (s *scenario) steps() int {
 //     writers before it, except after a restore.
 //   - No contender takes another's key for its own.
 //   - TryLock puts no key behind another, and TryRLock none behind a writer, except after a
-//     restore, and where they cannot know it before. They say that the lock is taken only if it is.
+//     restore, and where they cannot know it before. They say that the lock is taken only if it is,
+//     and wait for no other contender.
+//   - A claim joins the holders of its Session before none that has come before it.
 //   - The readers of a Session share a key, which goes with the last of them.
 //   - A key is handed off no more often than it may be.
 //   - Unlock tells the truth.

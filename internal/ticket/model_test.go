@@ -11,10 +11,10 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/home"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/sent"
 	"github.com/etcdlock/etcdlock/internal/ticket"
-	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
 // ---- etcd: the keys of one name
@@ -427,8 +427,8 @@ type lease struct {
 
 // A session is one Session.
 type session struct {
-	queue   *turn.Queue[int]
-	waiters []*turn.Waiter[int] // by claim, nil for the claims of other Sessions
+	queue   *home.Queue[int]
+	waiters []*home.Waiter[int] // by claim, nil for the claims of other Sessions
 	slots   ticket.Slots
 	leases  []lease // the last one is in use
 	kept    int     // the key that lingers, as keyOf; 0 for none
@@ -456,22 +456,24 @@ func (s *session) copy() (c session, slot func(*ticket.Slot) *ticket.Slot) {
 // copyQueue makes a queue in which each waiter stands where it does in another queue. It
 // uses the queue's own transitions.
 func copyQueue(
-	old *turn.Queue[int], olds []*turn.Waiter[int],
-) (*turn.Queue[int], []*turn.Waiter[int]) {
-	q, waiters := &turn.Queue[int]{}, make([]*turn.Waiter[int], len(olds))
+	old *home.Queue[int], olds []*home.Waiter[int],
+) (*home.Queue[int], []*home.Waiter[int]) {
+	q, waiters := &home.Queue[int]{}, make([]*home.Waiter[int], len(olds))
 	for i, w := range olds {
 		if w != nil {
-			waiters[i] = &turn.Waiter[int]{Value: w.Value, Shares: w.Shares, Steps: w.Steps}
+			waiters[i] = &home.Waiter[int]{
+				Value: w.Value, Shares: w.Shares, Steps: w.Steps, Try: w.Try,
+			}
 		}
 	}
 	var waiting []int
 	next, owner, holds := none, none, false
 	for claim := range old.All() {
 		switch olds[claim].Standing() {
-		case turn.Waiting:
+		case home.Waiting:
 			waiting = append(waiting, claim)
-		case turn.Owner, turn.Holder:
-			owner, holds = claim, olds[claim].Standing() == turn.Holder
+		case home.Owner, home.Holder:
+			owner, holds = claim, olds[claim].Standing() == home.Holder
 		default:
 			next = claim
 		}
@@ -499,11 +501,11 @@ func copyQueue(
 			q.Admit()
 		}
 	}
-	chosen := &turn.Waiter[int]{Shares: true} // it has left
+	chosen := &home.Waiter[int]{Shares: true} // it has left
 	if next != none {
 		chosen = waiters[next]
 	}
-	if old.State() == turn.Passing {
+	if old.State() == home.Passing {
 		q.Enter(chosen)
 		q.Choose()
 	}
@@ -522,17 +524,17 @@ func copyQueue(
 	if early == len(waiting) {
 		gather(q)
 	}
-	if next == none && chosen.Standing() == turn.Next {
+	if next == none && chosen.Standing() == home.Next {
 		q.Leave(chosen)
 	}
 	for i, w := range olds {
-		if w != nil && w.Standing() == turn.Gone {
-			var other turn.Queue[int]
+		if w != nil && w.Standing() == home.Gone {
+			var other home.Queue[int]
 			other.Enter(waiters[i])
-			other.Pass()
+			other.End(waiters[i], false)
 		}
 		if w != nil && waiters[i].Standing() != w.Standing() || q.State() != old.State() ||
-			w != nil && w.Standing() == turn.Waiting && q.Early(waiters[i]) != old.Early(w) {
+			w != nil && w.Standing() == home.Waiting && q.Early(waiters[i]) != old.Early(w) {
 			panic("the copy of the queue is another one")
 		}
 	}
@@ -540,8 +542,8 @@ func copyQueue(
 }
 
 // gather notes that the waiters came before a put, if the turn has an owner.
-func gather(q *turn.Queue[int]) {
-	if s := q.State(); s == turn.Taken || s == turn.Passing {
+func gather(q *home.Queue[int]) {
+	if s := q.State(); s == home.Taken || s == home.Passing {
 		q.Gather()
 	}
 }

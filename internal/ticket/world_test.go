@@ -7,9 +7,9 @@ import (
 	"github.com/google/uuid"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"github.com/etcdlock/etcdlock/internal/home"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
-	"github.com/etcdlock/etcdlock/internal/turn"
 )
 
 // name is the lock.
@@ -100,7 +100,7 @@ func newWorld(set *setting) *world {
 		w.claims = append(w.claims, claim{rounds: g.rounds, ticket: none})
 		for len(w.sessions) <= g.home {
 			w.sessions = append(w.sessions, session{
-				queue: &turn.Queue[int]{}, waiters: make([]*turn.Waiter[int], len(set.claims)),
+				queue: &home.Queue[int]{}, waiters: make([]*home.Waiter[int], len(set.claims)),
 			})
 		}
 		w.sessions[g.home].waiters[i] = w.newWaiter(i)
@@ -109,9 +109,12 @@ func newWorld(set *setting) *world {
 }
 
 // newWaiter is a claim's waiter, which has not come yet.
-func (w *world) newWaiter(claim int) *turn.Waiter[int] {
+func (w *world) newWaiter(claim int) *home.Waiter[int] {
 	kind := w.kind(claim)
-	return &turn.Waiter[int]{Value: claim, Shares: kind == line.Read, Steps: kind == line.Permit}
+	return &home.Waiter[int]{
+		Value: claim, Shares: kind == line.Read, Steps: kind == line.Permit,
+		Try: w.setting.claims[claim].try,
+	}
 }
 
 func (w *world) breaks(format string, args ...any) {
@@ -223,77 +226,175 @@ func (w *world) comes(claim, put int) {
 	w.send(c.ticket)
 }
 
-// pass stands for endTurnLocked.
-func (w *world) pass(s *session, put int) {
-	next, ok := s.queue.Pass()
-	if put != none && (!ok || w.shape(next) != line.ShapeOf(w.entries[put].ticket.Key) ||
-		w.setting.claims[next].try) {
-		w.abandon(put, false)
-		put = none
-	}
-	if ok {
-		w.comes(next, put)
-	}
-}
-
-// part stands for endTurnLocked where others share the turn, and for the end of a round of a claim.
-func (w *world) part(claim, put int) {
+// endTurn carries out what home.Queue.End says, as a round of a claim is over. The claim leaves a
+// ticket, or none.
+func (w *world) endTurn(claim, left int) {
 	s := &w.sessions[w.home(claim)]
 	w.leaves(claim)
-	if !s.queue.Part(s.waiters[claim]) {
-		w.pass(s, put)
+	first := s.queue.First()
+	suits := left != none && first != nil && w.suits(left, first.Value)
+	late := first != nil && first.Shares && first.Standing() != home.Next && !s.queue.Early(first)
+	next, ends := s.queue.End(s.waiters[claim], suits)
+	if late && ends == home.HandsOn {
+		w.breaks("a read has a place that was put before it came")
+	}
+	if left != none && ends != home.HandsOn {
+		w.abandon(left, false)
+		left = none
+	}
+	switch ends {
+	case home.Passes, home.HandsOn:
+		w.comes(next, left)
+	case home.Parts:
+		if c := &w.claims[s.queue.Owner()]; c.ticket != none {
+			c.standing = inLine
+			w.entries[c.ticket].claim = s.queue.Owner()
+		}
+	}
+}
+
+// suits reports whether a ticket's key shows the shape for which a claim asks. All values are
+// alike.
+func (w *world) suits(i, claim int) bool {
+	return w.shape(claim) == line.ShapeOf(w.entries[i].ticket.Key)
+}
+
+// key is what a Session knows of its owner's key, or of the one that lingers, for a decision about
+// a claim, if a watch shows so much of the writers.
+func (w *world) key(s *session, claim int, writers home.Writers) (k home.Key) {
+	i := s.kept - 1
+	if s.queue.State() != home.Free {
+		owner := s.queue.Owner()
+		i, k.Lost = w.claims[owner].ticket, s.waiters[owner].Standing() == home.Holder
+	}
+	if i == none { // of a hold, it was lost
+		return k
+	}
+	e, l := w.entries[i], w.leaseOf(w.entries[i])
+	k = home.Key{
+		State: e.ticket.State(), Lost: e.ticket.Lost(), Waits: w.waitsBehind(e), Ended: l.ended,
+	}
+	if k.State == ticket.Held {
+		k.Suits, k.Serves, k.Lasts = w.suits(i, claim), !l.retired && !l.ended, w.lasts(e)
+		k.Begins, k.Writers = !l.ended && !k.Lost && !w.stale(e), writers
+	}
+	return k
+}
+
+// waitsBehind reports whether other contenders are known to be ahead of e.
+func (w *world) waitsBehind(e *entry) bool {
+	return e.phase == waiting && !w.stale(e) && !e.ticket.Lost() && len(e.ahead.Last) > 0
+}
+
+// admission is that of a claim, which is the first waiter of its Session.
+func (w *world) admission(claim int, writers home.Writers) home.Admission {
+	s := &w.sessions[w.home(claim)]
+	return s.queue.Admission(s.waiters[claim], w.key(s, claim, writers))
+}
+
+// settle lets waiters of a Session in, or refuses them, as far as no watch has to tell anything.
+func (w *world) settle(s *session) {
+	for first := s.queue.Candidate(); first != nil; first = s.queue.Candidate() {
+		switch w.admission(first.Value, home.Untold) {
+		case home.Admitted:
+			w.letIn(s)
+		case home.MustQueue:
+			if !w.refuseTries(s) {
+				return
+			}
+		default:
+			w.judgeTries(s)
+			return
+		}
+	}
+}
+
+// letIn gives the first waiter of a Session the turn beside its owner.
+func (w *world) letIn(s *session) {
+	at := w.claims[s.queue.Owner()].ticket
+	late := !s.queue.Early(s.queue.First())
+	claim := s.queue.Admit()
+	if s.waiters[claim].Steps {
+		w.comes(claim, none)
 		return
 	}
-	if put != none {
-		w.abandon(put, false)
+	if e := w.entries[at]; w.leaseOf(e).ended || e.ticket.Lost() || late && !w.lasts(e) {
+		w.breaks("a read joins a key that does not last")
 	}
-	if c := &w.claims[s.queue.Owner()]; c.ticket != none {
-		c.standing = inLine
-		w.entries[c.ticket].claim = s.queue.Owner()
-	}
-	w.admit(s)
+	w.claims[claim].standing, w.claims[claim].ticket = beside, at
 }
 
-// stepOn gives the first waiter of a Session the turn beside the holders of permits.
-func (w *world) stepOn(s *session) { w.comes(s.queue.Admit(), none) }
+// refuseTries ends the waits of a Session that wait for no other contender. It reports false if
+// there are none.
+func (w *world) refuseTries(s *session) (some bool) {
+	for _, claim := range slices.Collect(s.queue.All()) {
+		if x := s.waiters[claim]; x.Try && x.Standing() == home.Waiting {
+			w.judgeRefusal(claim)
+			s.queue.Leave(x)
+			w.claims[claim].ended = false
+			w.leaves(claim)
+			some = true
+		}
+	}
+	return some
+}
 
-// mayStep reports whether a claim for permits, which comes now or is the first waiter, may
-// have the turn beside the claims of its Session that hold some.
-func (w *world) mayStep(s *session, claim int) bool {
-	if s.queue.State() != turn.Taken || w.kind(claim) != line.Permit ||
-		w.kind(s.queue.Owner()) != line.Permit {
-		return false
+// judgeRefusal judges that a claim, which only tries, was refused for what its Session knows.
+func (w *world) judgeRefusal(claim int) {
+	s := &w.sessions[w.home(claim)]
+	for other := range s.queue.All() {
+		if w.kind(other) != w.kind(claim) || w.kind(claim) == line.Exclusive {
+			return
+		}
 	}
 	i := w.claims[s.queue.Owner()].ticket
-	return i != none && w.entries[i].phase > waiting
-}
-
-// admit makes the first waiter step, if it may.
-func (w *world) admit(s *session) {
-	if f := s.queue.First(); f != nil && w.mayStep(s, f.Value) {
-		w.stepOn(s)
-	}
-}
-
-// join makes the first waiter of a Session join its holders.
-func (w *world) join(s *session) {
-	i := w.claims[s.queue.Owner()].ticket
-	c := &w.claims[s.queue.Admit()]
-	c.standing, c.ticket = beside, i
-}
-
-// mayJoin reports whether the first waiter of a Session may join its holders, as far as the
-// watch shows, which may be late.
-func (w *world) mayJoin(s *session, claim int) bool {
-	if s.queue.State() != turn.Taken || s.queue.First() != s.waiters[claim] {
-		return false
-	}
-	i := w.claims[s.queue.Owner()].ticket
-	if !w.setting.claims[claim].reads || i == none {
-		return false
+	if i == none {
+		return
 	}
 	e := w.entries[i]
-	return e.ticket.Kind == line.Read && e.phase == holding && e.whole && w.lasts(e)
+	if e.phase == holding && e.whole && w.lasts(e) && !w.etcd.others(e.ticket.Key) {
+		w.breaks("a call that only tries is refused, and nothing is in its way")
+	}
+	if e.phase < waiting && e.ticket.State() == ticket.Unsent {
+		w.breaks("a call that only tries is refused, and etcd was not asked")
+	}
+}
+
+// judgeTries judges that no claim of a Session that only tries waits for another contender.
+func (w *world) judgeTries(s *session) {
+	owner := s.queue.Owner()
+	i := w.claims[owner].ticket
+	behind := i != none && w.waitsBehind(w.entries[i])
+	if f := s.queue.First(); i != none && s.queue.Early(f) {
+		if e := w.entries[i]; e.phase == holding && e.whole && w.lasts(e) {
+			w.breaks("a read that came before the put waits, and the key is held")
+		}
+	}
+	for claim := range s.queue.All() {
+		x := s.waiters[claim]
+		if x.Try && x.Standing() == home.Waiting && (behind || w.kind(owner) != w.kind(claim)) {
+			w.breaks("a call that only tries waits for another contender")
+		}
+	}
+}
+
+// mayJoin reports whether the first waiter of a Session joins its holders if a watch shows no
+// writer, which may be late.
+func (w *world) mayJoin(claim int) bool {
+	s := &w.sessions[w.home(claim)]
+	return s.queue.Candidate() == s.waiters[claim] &&
+		w.admission(claim, home.NoWriter) == home.Admitted
+}
+
+// mayRefuse reports whether claims that wait with the first waiter of a Session are refused if a
+// watch shows the writer that stands in line.
+func (w *world) mayRefuse(claim int) bool {
+	s := &w.sessions[w.home(claim)]
+	tries := func(i int) bool { return s.waiters[i].Try && s.waiters[i].Standing() == home.Waiting }
+	writes := func(k *stored) bool { return k.standsIn() && !k.reads() }
+	return s.queue.Candidate() == s.waiters[claim] && slices.ContainsFunc(w.etcd.now(), writes) &&
+		slices.ContainsFunc(slices.Collect(s.queue.All()), tries) &&
+		w.admission(claim, home.AWriter) == home.MustQueue
 }
 
 // kind returns the kind of a claim's holds.
@@ -426,7 +527,7 @@ func (w *world) answered(i, epoch int, a ticket.Answer, noLease, final, late boo
 			}
 			claim := e.claim
 			w.abandon(i, false)
-			w.part(claim, none)
+			w.endTurn(claim, none)
 		case is == ticket.Queued:
 			e.phase, e.ahead, e.entering = waiting, ahead, ticket.Entering{}
 			w.refuse(i)
@@ -467,7 +568,7 @@ func (w *world) refuse(i int) {
 	}
 	claim := e.claim
 	w.abandon(i, false)
-	w.part(claim, none)
+	w.endTurn(claim, none)
 }
 
 // released stands for place.release, and for what hold.release does after it.
@@ -533,7 +634,7 @@ func (w *world) released(i, epoch int, a ticket.Answer, noLease, final, late boo
 	if unqueued != none {
 		w.abandon(unqueued, unsure)
 	}
-	w.part(claim, put)
+	w.endTurn(claim, put)
 }
 
 // leaves ends a round of a claim.
@@ -551,13 +652,13 @@ func (w *world) leaves(claim int) {
 type verb byte
 
 const (
-	enters   verb = iota // claim
+	enters   verb = iota // claim; 1: a watch shows no writer
 	delivers             // message
 	looks                // claim, at a revision
 	hears                // claim: a predecessor is gone
 	begins               // claim
 	unlocks              // claim
-	joins                // claim
+	joins                // claim; 1: a watch shows a writer, and the claims that only try are refused
 	gives                // claim: it runs after its context has ended
 	audits               // ticket
 	sweeps               // a key that no ticket accounts for
@@ -612,16 +713,19 @@ func (w *world) steps() []step {
 	for i, c := range w.claims {
 		switch {
 		case c.standing == idle:
-			add(enters, i, 0)
+			add(enters, i, int(home.Untold))
+			if w.joinsAtOnce(i) {
+				add(enters, i, int(home.NoWriter))
+			}
 		case c.ended:
 			add(gives, i, 0)
-			if c.standing == atHome && w.mayJoin(&w.sessions[w.home(i)], i) {
-				add(joins, i, 0)
+			if c.standing == atHome {
+				w.seeks(i, add)
 			}
 		case c.standing == beside:
 			add(unlocks, i, 0)
-		case c.standing == atHome && w.mayJoin(&w.sessions[w.home(i)], i):
-			add(joins, i, 0)
+		case c.standing == atHome:
+			w.seeks(i, add)
 		case c.standing == inLine && w.entries[c.ticket].phase == waiting:
 			w.waits(i, add)
 		case c.standing == inLine && w.entries[c.ticket].phase == holding:
@@ -729,6 +833,16 @@ func (w *world) steps() []step {
 	return steps
 }
 
+// seeks adds what a watch may tell a claim that waits in its Session.
+func (w *world) seeks(claim int, add func(v verb, a, b int)) {
+	if w.mayJoin(claim) {
+		add(joins, claim, 0)
+	}
+	if w.mayRefuse(claim) {
+		add(joins, claim, 1)
+	}
+}
+
 // waits adds the steps of a claim that waits in line.
 func (w *world) waits(claim int, add func(v verb, a, b int)) {
 	e := w.entries[w.claims[claim].ticket]
@@ -805,7 +919,7 @@ func (w *world) do(s step) {
 	}()
 	switch s.verb {
 	case enters:
-		w.enter(s.a)
+		w.enter(s.a, home.Writers(s.b))
 	case delivers:
 		m := w.net[s.a]
 		w.net = slices.Delete(w.net, s.a, s.a+1)
@@ -839,7 +953,11 @@ func (w *world) do(s step) {
 	case unlocks:
 		w.unlock(s.a, s.b == 1, s.b == 2)
 	case joins:
-		w.join(&w.sessions[w.home(s.a)])
+		if at := &w.sessions[w.home(s.a)]; s.b == 0 {
+			w.letIn(at)
+		} else {
+			w.refuseTries(at)
+		}
 	case audits:
 		w.audit(s.a)
 	case sweeps:
@@ -891,6 +1009,9 @@ func (w *world) do(s step) {
 			w.give(s.a)
 		}
 	}
+	for i := range w.sessions {
+		w.settle(&w.sessions[i])
+	}
 }
 
 // takeAway records that some keys, which are there, are taken away.
@@ -925,34 +1046,43 @@ func (w *world) setBack(to int64) {
 	w.token, w.written = min(w.token, to), min(w.written, to)
 }
 
-// enter is what Lock and TryLock do first.
-func (w *world) enter(claim int) {
+// joinsAtOnce reports whether a claim that comes joins if a watch shows no writer.
+func (w *world) joinsAtOnce(claim int) bool {
+	s := &w.sessions[w.home(claim)]
+	return s.queue.Way(w.newWaiter(claim), w.key(s, claim, home.NoWriter)) == home.Joins
+}
+
+// enter is what Lock and TryLock do first, if a watch shows so much of the writers.
+func (w *world) enter(claim int, writers home.Writers) {
 	s, c := &w.sessions[w.home(claim)], &w.claims[claim]
-	s.waiters[claim] = w.newWaiter(claim)
-	state := s.queue.State()
-	if s.queue.Waiting() == 0 && w.mayStep(s, claim) {
-		s.queue.Enter(s.waiters[claim])
-		s.queue.Admit()
-		w.comes(claim, none)
-		return
-	}
-	if w.setting.claims[claim].try && (state == turn.Taken || state == turn.Passing) {
+	x, key := w.newWaiter(claim), w.key(s, claim, writers)
+	s.waiters[claim] = x
+	if x.Try && s.queue.Refuses(x, key) {
+		w.judgeRefusal(claim)
 		w.leaves(claim)
 		return
 	}
-	if k := s.kept; k != 0 && w.kind(claim) == line.Exclusive && w.lasts(w.entries[k-1]) {
-		s.kept = 0
-		s.queue.Enter(s.waiters[claim])
-		c.standing, c.ticket = inLine, k-1
-		w.entries[k-1].claim = claim
-		w.begin(claim)
-		return
-	}
-	w.giveWay(s)
-	if s.queue.Enter(s.waiters[claim]) {
+	switch way := s.queue.Way(x, key); way {
+	case home.Owns:
+		w.giveWay(s)
+		s.queue.Enter(x)
 		w.comes(claim, none)
-	} else {
+	case home.Waits:
+		s.queue.Enter(x)
 		c.standing = atHome
+	case home.Steps, home.Joins:
+		if s.queue.Waiting() > 0 {
+			w.breaks("a claim that comes is let in before one that waits")
+		}
+		s.queue.Enter(x)
+		w.letIn(s)
+	case home.TakesOver:
+		i := s.kept - 1
+		s.kept = 0
+		s.queue.Enter(x)
+		c.standing, c.ticket = inLine, i
+		w.entries[i].claim = claim
+		w.begin(claim)
 	}
 }
 
@@ -1071,11 +1201,6 @@ func (w *world) begin(claim int) {
 	e.phase, e.whole, e.ahead = holding, true, line.None
 	s := &w.sessions[w.home(claim)]
 	s.queue.Hold(s.waiters[claim])
-	for f := s.queue.First(); e.ticket.Kind == line.Read && f != nil &&
-		s.queue.Early(f); f = s.queue.First() {
-		w.join(s)
-	}
-	w.admit(s)
 }
 
 // unlock is what Unlock does before it sends anything. alone is what the view of the line shows,
@@ -1083,7 +1208,7 @@ func (w *world) begin(claim int) {
 func (w *world) unlock(claim int, alone, seen bool) {
 	i, s := w.claims[claim].ticket, &w.sessions[w.home(claim)]
 	if i == none { // another claim that has lost it has unlocked before
-		w.part(claim, none)
+		w.endTurn(claim, none)
 		return
 	}
 	e := w.entries[i]
@@ -1094,14 +1219,14 @@ func (w *world) unlock(claim int, alone, seen bool) {
 			}
 		}
 		w.abandon(i, false)
-		w.part(claim, none)
+		w.endTurn(claim, none)
 		return
 	}
 	if s.queue.Sharing() > 0 && e.ticket.Kind == line.Read {
-		w.part(claim, none)
+		w.endTurn(claim, none)
 		return
 	}
-	if w.lasts(e) && w.keeps(s, i, alone) {
+	if w.keeps(s, i, alone) {
 		return
 	}
 	if w.least && e.ticket.Kind == line.Exclusive {
@@ -1110,7 +1235,7 @@ func (w *world) unlock(claim int, alone, seen bool) {
 	}
 	var next *ticket.Ticket
 	l := s.leases[len(s.leases)-1]
-	if s.queue.Sharing() == 0 && e.moves == 0 {
+	if e.moves == 0 {
 		if waits, ok := s.queue.Choose(); ok && !l.retired && !l.ended {
 			e.next = w.take(waits)
 			w.entries[e.next].phase = putting
@@ -1122,27 +1247,39 @@ func (w *world) unlock(claim int, alone, seen bool) {
 	w.send(i)
 }
 
-// keeps stands for keepLocked.
+// keeps carries out the fate of a key that its last hold has left whole, unless that is released.
 func (w *world) keeps(s *session, i int, alone bool) bool {
 	e := w.entries[i]
-	first := s.queue.First()
-	switch {
-	case e.ticket.Kind != line.Exclusive,
-		first != nil && (e.handed >= w.handoff || w.kind(first.Value) != line.Exclusive),
-		first == nil && (!w.linger || !alone):
+	if e.ticket.Kind != line.Exclusive {
 		return false
 	}
-	next, ok := s.queue.Pass()
-	w.leaves(e.claim)
-	e.whole = false
-	if ok {
-		e.handed++
-		w.comes(next, i)
-		return true
+	claim, next := e.claim, e.claim
+	if first := s.queue.First(); first != nil {
+		next = first.Value
 	}
-	s.kept = keyOf(i)
-	e.phase, e.handed = lingering, 0
-	return true
+	switch s.queue.Fate(home.Left{
+		Suits: w.suits(i, next), Lasts: w.lasts(e),
+		Handed: e.handed, Handoff: w.handoff, Linger: w.linger,
+	}) {
+	case home.HandedOn:
+		e.whole = false
+		if e.handed++; e.handed > w.handoff {
+			w.breaks("a key is handed on %d times in a row", e.handed)
+		}
+		w.endTurn(claim, i)
+		return true
+	case home.Lingers:
+		if !alone {
+			return false
+		}
+		e.whole = false
+		w.endTurn(claim, none)
+		s.kept = keyOf(i)
+		e.phase, e.handed = lingering, 0
+		return true
+	default:
+		return false
+	}
 }
 
 // endLease ends a lease in etcd.
@@ -1168,32 +1305,26 @@ func (w *world) leave(claim int) {
 	c, s := &w.claims[claim], &w.sessions[w.home(claim)]
 	c.ended = false
 	switch s.queue.Leave(s.waiters[claim]) {
-	case turn.Waiting, turn.Next:
+	case home.Waiting, home.Next:
 		c.standing, c.rounds = done, 0 // a chosen claim may still have it in its hands
-		w.admit(s)
-	case turn.Owner:
-		w.part(claim, c.ticket)
+	case home.Owner:
+		w.endTurn(claim, c.ticket)
 	}
 }
 
 // give is what a Lock does when its context ends in etcd's line.
 func (w *world) give(claim int) {
-	c, s := &w.claims[claim], &w.sessions[w.home(claim)]
-	i := c.ticket
+	i, s := w.claims[claim].ticket, &w.sessions[w.home(claim)]
 	if e := w.entries[i]; e.phase == entering { // its last attempt has no answer
 		e.entering.Judged(ticket.Answer{Outcome: ticket.Unknown, Copies: e.copies})
 		w.retire(w.home(claim), w.leaseOf(e))
 	}
-	next := s.queue.First()
-	if e := w.entries[i]; next != nil && s.queue.Early(next) && e.ticket.State() == ticket.InLine &&
-		!w.leaseOf(e).ended &&
-		w.kind(next.Value) == line.Read && e.ticket.Kind == line.Read { // handDown
-		w.leaves(claim)
-		w.pass(s, i)
+	if s.queue.HandsDown(w.key(s, claim, home.Untold)) {
+		w.endTurn(claim, i)
 		return
 	}
 	w.abandon(i, false)
-	w.part(claim, none)
+	w.endTurn(claim, none)
 }
 
 // over says what is wrong with a world in which nothing more can happen without a fault.
@@ -1214,7 +1345,7 @@ func (w *world) over() string {
 		}
 	}
 	for i := range w.sessions {
-		if state := w.sessions[i].queue.State(); state != turn.Free {
+		if state := w.sessions[i].queue.State(); state != home.Free {
 			return fmt.Sprintf("the queue of Session %d is %v for ever", i, state)
 		}
 	}

@@ -1,4 +1,4 @@
-package turn_test
+package home_test
 
 import (
 	"fmt"
@@ -9,12 +9,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/etcdlock/etcdlock/internal/turn"
+	"github.com/etcdlock/etcdlock/internal/home"
 )
 
 type (
-	queue  = turn.Queue[string]
-	waiter = turn.Waiter[string]
+	queue  = home.Queue[string]
+	waiter = home.Waiter[string]
 )
 
 // A desk is a queue and the waiters that have come to it, by name.
@@ -24,12 +24,16 @@ type desk struct {
 }
 
 func (d *desk) of(name string) *waiter {
+	if name == "" {
+		return new(waiter)
+	}
 	if d.waiters == nil {
 		d.waiters = make(map[string]*waiter)
 	}
-	if w := d.waiters[name]; w == nil || w.Standing() == turn.Gone { // it comes again
+	if w := d.waiters[name]; w == nil || w.Standing() == home.Gone { // it comes again
 		d.waiters[name] = &waiter{
-			Value: name, Shares: strings.HasPrefix(name, "r"), Steps: strings.HasPrefix(name, "p"),
+			Value: name, Shares: name[0] == 'r' || name[0] == 't', Steps: name[0] == 'p',
+			Try: name[0] == 't',
 		}
 	}
 	return d.waiters[name]
@@ -66,7 +70,12 @@ func (d *desk) do(step string) string {
 	case "admit":
 		return d.Admit()
 	case "part":
-		return fmt.Sprint(d.Part(d.there(arg)))
+		w := d.there(arg)
+		if d.Sharing() == 0 && (w.Standing() == home.Owner || w.Standing() == home.Holder) {
+			return "false"
+		}
+		_, ends := d.End(w, false)
+		return fmt.Sprint(ends == home.Parts)
 	case "early":
 		var early []string
 		for w := d.First(); w != nil && d.Early(w); w = d.waiters[after(d, w.Value)] {
@@ -84,7 +93,11 @@ func (d *desk) do(step string) string {
 	case "choose":
 		return said(d.Choose())
 	case "pass":
-		return said(d.Pass())
+		if d.Sharing() > 0 {
+			panic("others have the turn")
+		}
+		next, ends := d.End(d.there(d.Owner()), false)
+		return said(next, ends != home.Frees)
 	case "ahead":
 		if arg == "" {
 			return fmt.Sprint(d.Ahead(nil))
@@ -157,6 +170,9 @@ func TestTurns(t *testing.T) {
 			"enter a=has, hold a=, enter b=waits, enter c=waits, choose=b", "passing b c a"},
 		{"who has the turn after it",
 			"enter a=has, hold a=, enter b=waits, enter c=waits, choose=b, pass=b", "taken c b"},
+		{"one that only tries is not chosen", "enter r=has, hold r=, enter t=waits, choose=nobody", "taken t r"},
+		{"nobody is chosen while several have the turn",
+			"enter r=has, hold r=, come r2=r2, enter a=waits, choose=nobody", "taken a r"},
 		{"nobody is there to be chosen", "enter a=has, hold a=, choose=nobody", "taken a"},
 		{"whoever comes during the release gets the turn then",
 			"enter a=has, hold a=, choose=nobody, enter b=waits, pass=b", "taken b"},
@@ -284,16 +300,16 @@ func TestIllegalTransitionsPanic(t *testing.T) {
 			"choose, admit"},
 		{"one that shares has no hold yet", "enter r, enter r2", "admit, come r3, choose"},
 		{"several share", "enter r, hold r, come r2",
-			"choose, pass, come r2, come a, admit, part a, hold r2"},
-		{"several share, and one waits", "enter r, hold r, come r2, enter a", "come r3, admit, choose, pass"},
+			"pass, come r2, come a, admit, part a, hold r2"},
+		{"several share, and one waits", "enter r, hold r, come r2, enter a", "come r3, admit, pass"},
 		{"one that does not share has the turn", "enter a, hold a, enter r", "admit, come r2, come r"},
 		{"it is alone", "enter a, hold a", "come r, come b, admit"},
 		{"one that shares, and nobody waits", "enter r, hold r", "admit, come a, part r2"},
 		{"one that steps has no hold yet", "enter p, enter p2", "admit, come p3, choose"},
 		{"several step", "enter p, hold p, come p2, hold p2",
-			"choose, pass, come p2, come a, come r, admit, part a, come r, hold p"},
+			"pass, come p2, come a, come r, admit, part a, come r, hold p"},
 		{"several step, and one waits", "enter p, hold p, come p2, hold p2, enter a",
-			"come p3, admit, choose, pass"},
+			"come p3, admit, pass"},
 		{"one that does not step has the turn", "enter r, hold r, enter p", "admit, come p2, come p"},
 		{"passing from one that steps", "enter p, hold p, enter p2, choose", "admit, come p3, part p2"},
 		{"passing from one that shares", "enter r, hold r, enter r2, choose", "admit, come r3, part r2"},
@@ -342,7 +358,7 @@ func TestAheadIsExactBehindAFew(t *testing.T) {
 	}
 	ahead := 1
 	for i, name := range names {
-		if d.of(name).Standing() != turn.Waiting {
+		if d.of(name).Standing() != home.Waiting {
 			continue
 		}
 		switch told := d.Ahead(d.of(name)); {
@@ -580,10 +596,10 @@ func TestTheQueueDoesWhatASimpleOneDoes(t *testing.T) {
 
 // States and standings print their names.
 func TestStatesHaveNames(t *testing.T) {
-	states := []turn.State{turn.Free, turn.Taken, turn.Passing}
+	states := []home.State{home.Free, home.Taken, home.Passing}
 	require.Equal(t, "[free taken passing]", fmt.Sprint(states))
-	standings := []turn.Standing{
-		turn.Out, turn.Waiting, turn.Next, turn.Owner, turn.Holder, turn.Beside, turn.Gone,
+	standings := []home.Standing{
+		home.Out, home.Waiting, home.Next, home.Owner, home.Holder, home.Beside, home.Gone,
 	}
 	require.Equal(t, "[out waiting next owner holder beside gone]", fmt.Sprint(standings))
 }
