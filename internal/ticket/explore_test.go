@@ -3,6 +3,9 @@ package ticket_test
 import (
 	"flag"
 	"hash/maphash"
+	"os"
+	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -221,8 +224,10 @@ func (s *scenario) steps() int {
 // nothing is left in etcd. The same holds for the end of the ways without faults, which the
 // exploration goes from one state in 64.
 //
-// world_test.go says what the root does: how a view learns of deletions, how a Session
-// learns that etcd was set back, and what it gives up then. Two things are left out. One is
+// world_test.go is another driver of the decisions of home, which takes its own facts. It has
+// copies of the few methods of the engine for which it says that it stands. It says how a view
+// learns of deletions, how a Session learns that etcd was set back, and what it gives up then. Two
+// things are left out. One is
 // a set-back that no answer shows, since the cluster is the same and has passed the
 // revision that it had. The other is when leases end: here they end after their Session has
 // given them up.
@@ -355,4 +360,24 @@ func finish(t *testing.T, n *node, hash func(*world) uint64) {
 		}
 	}
 	require.Fail(t, "no end without faults", "after\n%s", n.way())
+}
+
+// The exploration has few copies of the engine, and each names the method that it is a copy of.
+func TestTheWorldNamesWhatItStandsFor(t *testing.T) {
+	text, err := os.ReadFile("world_test.go")
+	require.NoError(t, err)
+	stands := regexp.MustCompile(`\bstands? for\b(?: ([a-z]+)\.(\w+)\.(\w+))?`)
+	copies := stands.FindAllStringSubmatch(string(text), -1)
+	require.NotEmpty(t, copies)
+	require.Less(t, len(copies), 6)
+	for _, c := range copies {
+		pkg, method := c[1], regexp.MustCompile(`(?m)^func \(\w+ \*?`+c[2]+`\) `+c[3]+`\(`)
+		files, err := filepath.Glob(filepath.Join("..", pkg, "*.go"))
+		require.NoError(t, err)
+		require.True(t, slices.ContainsFunc(files, func(file string) bool {
+			source, err := os.ReadFile(file)
+			require.NoError(t, err)
+			return !strings.HasSuffix(file, "_test.go") && method.Match(source)
+		}), "no such method: %q", c[0])
+	}
 }

@@ -125,10 +125,10 @@ func (w *world) breaks(format string, args ...any) {
 
 func (w *world) sessionOf(e *entry) *session { return &w.sessions[w.home(e.claim)] }
 
-// stale stands for staleLocked.
+// stale reports whether an entry was last read before etcd was set back, as its Session knows.
 func (w *world) stale(e *entry) bool { return e.epoch != w.sessionOf(e).epoch }
 
-// hear stands for heard, at an answer that has just come: a Session learns that etcd was
+// hear is what an answer tells that has just come: a Session learns that etcd was
 // set back.
 func (w *world) hear(home int) {
 	if s := &w.sessions[home]; s.epoch != w.etcd.backs {
@@ -146,7 +146,7 @@ func (w *world) retire(home int, l *lease) {
 	}
 }
 
-// end stands for endLocked of a lease.
+// end stands for lease.Lease.endLocked.
 func (w *world) end(home int, l *lease) {
 	l.ended = true
 	for _, e := range w.entries {
@@ -157,7 +157,7 @@ func (w *world) end(home int, l *lease) {
 	w.retire(home, l)
 }
 
-// giveWay stands for giveWayLocked.
+// giveWay gives up the key that lingers.
 func (w *world) giveWay(s *session) {
 	if k := s.kept; k != 0 {
 		s.kept = 0
@@ -165,7 +165,7 @@ func (w *world) giveWay(s *session) {
 	}
 }
 
-// lasts stands for lastsLocked.
+// lasts reports whether a claim may join the holders at an entry, as far as its lease tells.
 func (w *world) lasts(e *entry) bool {
 	l := w.leaseOf(e)
 	return !l.retired && !l.ended && !e.ticket.Lost() && !w.stale(e)
@@ -179,7 +179,7 @@ func (w *world) leaseOf(e *entry) *lease {
 
 // ---- what the library does, as its cores say
 
-// take stands for newPlaceLocked, with whatever lease it takes.
+// take takes a ticket for a claim, with whatever lease it takes.
 func (w *world) take(claim int) int {
 	s := &w.sessions[w.home(claim)]
 	if n := len(s.leases); n == 0 || s.leases[n-1].retired || s.leases[n-1].ended {
@@ -438,7 +438,7 @@ func (w *world) lend(e *entry) {
 	}
 }
 
-// abandon stands for abandonLocked.
+// abandon stands for queue.Place.AbandonLocked.
 func (w *world) abandon(i int, unsure bool) {
 	e := w.entries[i]
 	if e.phase == holding && e.whole {
@@ -486,7 +486,7 @@ func (w *world) forget(i int) {
 	}
 }
 
-// anew stands for what errQueueAnew leads to.
+// anew has the claim of a ticket queue anew.
 func (w *world) anew(i int) {
 	claim := w.entries[i].claim
 	w.abandon(i, false)
@@ -571,7 +571,7 @@ func (w *world) refuse(i int) {
 	w.endTurn(claim, none)
 }
 
-// released stands for place.release, and for what hold.release does after it.
+// released stands for hold.release.answered.
 func (w *world) released(i, epoch int, a ticket.Answer, noLease, final, late bool) {
 	e := w.entries[i]
 	if noLease && e.moves != 0 {
@@ -1086,7 +1086,7 @@ func (w *world) enter(claim int, writers home.Writers) {
 	}
 }
 
-// look stands for place.look, with an answer about a revision.
+// look stands for queue.Waiter.look, with an answer about a revision.
 func (w *world) look(claim int, at int64, gone bool) {
 	e := w.entries[w.claims[claim].ticket]
 	epoch := w.sessionOf(e).epoch
@@ -1109,7 +1109,7 @@ func (w *world) look(claim int, at int64, gone bool) {
 	}
 }
 
-// audit stands for confirmMissing, for one key.
+// audit stands for queue.Account.confirmMissing, for one key.
 func (w *world) audit(i int) {
 	e := w.entries[i]
 	epoch, s := w.sessionOf(e).epoch, w.sessionOf(e)
@@ -1148,7 +1148,7 @@ func (w *world) sweep(rev int64) {
 	w.etcd.set(w.etcd.without(func(s *stored) bool { return s.rev == rev }))
 }
 
-// begin stands for beginLocked.
+// begin has a claim hold, if its place is not lost, and judges that.
 func (w *world) begin(claim int) {
 	e := w.entries[w.claims[claim].ticket]
 	if w.leaseOf(e).ended || e.ticket.Lost() {
@@ -1299,8 +1299,8 @@ func (w *world) endLease(in, at int, revoked bool) {
 	}
 }
 
-// leave stands for leaveLocked: what a Lock does whose context has ended at home. It may have been
-// let in meanwhile.
+// leave carries out what home.Queue.Leave says of a claim whose context has ended at home. It may
+// have been let in meanwhile.
 func (w *world) leave(claim int) {
 	c, s := &w.claims[claim], &w.sessions[w.home(claim)]
 	c.ended = false
