@@ -618,7 +618,7 @@ var mutants = []mutant{
 	{
 		name:    "an audit that has no answer has found nothing",
 		why:     "The next one tries again. But what is suspected may block a line, and without a suspicion the next one is more than a TTL away (rules 5 and 26).",
-		change:  in("queue.Account.stillSuspects").drop("_.SuspectLocked()"),
+		change:  in("queue.Account.noted").drop("_.SuspectLocked()"),
 		killers: []killer{inArea("watching", "TestASuspicionOutlastsAnAuditWithoutAnAnswer")},
 	},
 	{
@@ -2736,7 +2736,7 @@ var mutants = []mutant{
 	{
 		name:    "audits for a recall come beside the others",
 		why:     "They ask for something else. But an idle hold then costs more than one that does not listen (rule 24).",
-		change:  in("queue.Account.auditsBy").replace("return suspicious, places, it", "true"),
+		change:  in("queue.Account.auditsBy").replace("return suspicious, twice, places, it", "true"),
 		killers: []killer{inArea("holders", "TestAHoldThatMayBeRecalledCostsNothingMore")},
 	},
 
@@ -3100,6 +3100,18 @@ var mutants = []mutant{
 		why:     "A name is random enough. But few bits of a permit's name are random.",
 		change:  in("queue.Account.draw").drop("_.places[_] == nil"),
 		killers: []killer{inArea("kinds", "TestPermitsOfASessionHaveAKeyEach")},
+	},
+	{
+		name:    "the requests of an audit are never sent twice",
+		why:     "Each audit sends them again. But a dead endpoint of three may get the same one of the three each time.",
+		change:  in("etcd.inTime").always("!twice || !_.Several()"),
+		killers: []killer{inArea("lease", "TestAStrayIsSweptBesideADeadEndpoint")},
+	},
+	{
+		name:    "a stray is deleted by one request",
+		why:     "The next audit finds it again. But it may be in step with the endpoints, and the deletion reach the dead one each time.",
+		change:  in("queue.Account.sweep").replace("2 * _k.etcd.Timeout", "_k.etcd.Timeout"),
+		killers: []killer{inArea("lease", "TestAStrayIsSweptBesideADeadEndpoint")},
 	},
 	{
 		name: "an audit has the time of one attempt",

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/guard"
@@ -141,8 +139,9 @@ func (a *Account) auditPeriodLocked(now time.Time, holds coverage) time.Duration
 // taken before the audit was sent are judged. A key that no place accounts for, put by a
 // late copy of a request, is read and then deleted by its create revision.
 //
-// Each of its requests has the time of one attempt. (One time for all of them would let no key be
-// deleted where etcd answers after half of it. TestAStrayIsSweptWhereAnswersAreSlow.)
+// Each of its requests has the time of one attempt, and is not repeated: after one without an
+// answer the requests of the next audit are sent twice. (One time for all of them would let no key
+// be deleted where etcd answers after half of it. TestAStrayIsSweptWhereAnswersAreSlow.)
 //
 // ctx ends when the lease is about to be revoked. An audit that is under way then still waits a
 // little for its answer, but does nothing with it: a cancelled request would be a warning in
@@ -155,58 +154,59 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 	asking, stop := context.WithCancel(k.ctx)
 	defer stop()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(auditGrace, stop) })()
-	suspicious, places, byKeys := a.auditsBy()
-	known = a.auditPlaces(ctx, asking, places)
+	suspicious, twice, places, byKeys := a.auditsBy()
+	ask := k.etcd.AskInTime(twice)
+	known = a.auditPlaces(ctx, asking, places, ask)
 	if !byKeys {
 		return known
 	}
-	bounded, cancel := context.WithTimeout(asking, k.etcd.Timeout)
-	defer cancel()
-	lifetime, err := k.etcd.Lifetime(bounded, a.lease.ID, clientv3.WithAttachedKeys())
+	lifetime, err := k.etcd.KeysInTime(asking, a.lease.ID, twice)
 	if err != nil || ctx.Err() != nil {
-		if suspicious {
-			a.stillSuspects(err)
-		}
+		a.noted(err, suspicious)
 		return true // the renewals show it, or it does not matter any more
 	}
 	known = lifetime.Known
 	// A member that lags behind also reports fewer keys. A read decides.
 	missing, strays := a.compare(lifetime.Keys, sent, suspicious || lifetime.Behind)
-	err = k.etcd.ReadKeys(ctx, keysOf(missing), k.etcd.AskInTime, func(part etcd.Part) {
+	err = k.etcd.ReadKeys(ctx, keysOf(missing), ask, func(part etcd.Part) {
 		a.confirmMissing(missing[part.From:], part, known)
 	})
-	a.stillSuspects(err)
-	err = k.etcd.ReadKeys(ctx, strays, k.etcd.AskInTime, func(part etcd.Part) {
+	a.noted(err, true)
+	err = k.etcd.ReadKeys(ctx, strays, ask, func(part etcd.Part) {
 		a.sweep(ctx, part.Entries)
 	})
-	a.stillSuspects(err)
+	a.noted(err, true)
 	return known
 }
 
-// stillSuspects makes another audit due soon if err says that etcd has not answered what was to be
-// found out. What it has refused it would refuse again.
+// noted notes that a request of an audit has failed with err, if it has. What etcd has refused it
+// would refuse again. Otherwise the next audit sends its requests twice, and if something is
+// suspected it is due soon.
 //
-// (Do not leave that to the next audit, as if nothing was suspected. A key of before that a
+// (Do not leave a suspicion to the next audit, as if there was none. A key of before that a
 // set-back has brought back blocks its line, for more than a TTL.
 // TestASuspicionOutlastsAnAuditWithoutAnAnswer.)
-func (a *Account) stillSuspects(err error) {
+func (a *Account) noted(err error, suspects bool) {
 	if err == nil || attempt.Refused(err) {
 		return
 	}
 	a.keys.mu.Lock()
 	defer a.keys.mu.Unlock()
-	a.SuspectLocked()
+	a.unheard = true
+	if suspects {
+		a.SuspectLocked()
+	}
 }
 
 // auditsBy decides how to audit: by the keys on the lease, or by the values of its places, which
 // alone show a recall. If some listen it is one or the other in turn, so that it costs no more than
 // for holds that do not, and no two in a row overlook a recall, or the late copy of a put. It is
 // both where holds have no watches, since there are too many names, and where a late request may
-// put a key, which only the keys on the lease show.
-func (a *Account) auditsBy() (suspicious bool, places []*Place, byKeys bool) {
+// put a key, which only the keys on the lease show. twice says that each request is sent twice.
+func (a *Account) auditsBy() (suspicious, twice bool, places []*Place, byKeys bool) {
 	a.keys.mu.Lock()
-	suspicious = a.suspect
-	a.suspect = false
+	suspicious, twice = a.suspect, a.unheard
+	a.suspect, a.unheard = false, false
 	both := suspicious || !a.doubted.IsZero() || len(a.places) > manyPlaces
 	a.keys.mu.Unlock()
 	some := false
@@ -218,15 +218,15 @@ func (a *Account) auditsBy() (suspicious bool, places []*Place, byKeys bool) {
 		}
 	})
 	if !some {
-		return suspicious, nil, true
+		return suspicious, twice, nil, true
 	}
 	a.keys.mu.Lock()
 	defer a.keys.mu.Unlock()
 	a.byValues = !a.byValues
 	if !a.byValues && !both {
-		return suspicious, nil, true
+		return suspicious, twice, nil, true
 	}
-	return suspicious, places, both
+	return suspicious, twice, places, both
 }
 
 // auditPlaces audits places by their keys and values, if there are any. It reports false
@@ -235,13 +235,15 @@ func (a *Account) auditsBy() (suspicious bool, places []*Place, byKeys bool) {
 //
 // (Do not give all reads together the time of one. Of 10,000 names far from etcd an audit then
 // reads a part, and a recall waits for several. TestARecallOfOneOfManyNamesIsNoticedFarFromEtcd.)
-func (a *Account) auditPlaces(ctx, asking context.Context, places []*Place) (known bool) {
+func (a *Account) auditPlaces(
+	ctx, asking context.Context, places []*Place,
+	ask func(context.Context, etcd.Request) (etcd.Reading, error),
+) (known bool) {
 	var unknown atomic.Bool
 	var reads sync.WaitGroup
 	for some := range slices.Chunk(places, max(manyPlaces, len(places)/readsAbreast+1)) {
 		reads.Go(func() {
-			k := a.keys.etcd
-			_ = k.ReadKeys(asking, keysOf(some), k.AskInTime, func(part etcd.Part) {
+			err := a.keys.etcd.ReadKeys(asking, keysOf(some), ask, func(part etcd.Part) {
 				if ctx.Err() != nil {
 					return
 				}
@@ -251,6 +253,7 @@ func (a *Account) auditPlaces(ctx, asking context.Context, places []*Place) (kno
 					unknown.Store(true)
 				}
 			})
+			a.noted(err, false)
 		})
 	}
 	reads.Wait()
@@ -333,7 +336,7 @@ func (a *Account) sweep(ctx context.Context, read []line.Entry) {
 		a.retireLocked()
 		return false
 	})
-	ctx, cancel := context.WithTimeout(ctx, k.etcd.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*k.etcd.Timeout) // an attempt and its repeat
 	defer cancel()
 	for i, err := range a.removeAll(ctx, strays) {
 		k.Log(slog.LevelWarn, "removed a key that a late request had put",

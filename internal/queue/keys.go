@@ -220,6 +220,7 @@ type Account struct {
 	suspect   bool              // an audit of the keys is due now
 	swept     time.Time         // when the last answered audit of the keys on the lease was sent
 	byValues  bool              // the last audit was by values; see auditsBy
+	unheard   bool              // one of the last audit's requests had no answer
 	unread    []unread          // watches that were created, whose keys are still to be read
 	reading   bool              // these are being read
 	outlived  bool              // a key that was lost was not removed: it may outlive the lease

@@ -804,22 +804,41 @@ func (j *judge) firstLocked(b *belief, v fake.View) {
 // afterUnlockLocked judges that every other hold of b's Session has unlocked. Even a hold
 // that has ended counts, since its holder may not have seen that. Those that share one
 // whole hold come and go, and the longest time of one of them ends no other.
+//
+// The holds of one key end one after another, in several critical sections. So b may have joined
+// before others of its key ended that are seen to have ended now. Then it ends, too, without a
+// pause.
 func (j *judge) afterUnlockLocked(b *belief) {
-	var before []*belief
+	var before, ended []*belief
 	for _, other := range j.inside[b.who.line(b.name)] {
-		beside := b.kind.shares() && other.kind.mode() == b.kind.mode() &&
-			(!b.kind.joins() || other.hold.token == b.hold.token && !other.ended())
-		if !beside {
+		switch beside := b.kind.shares() && other.kind.mode() == b.kind.mode(); {
+		case beside && !b.kind.joins():
+		case !beside, other.hold.token != b.hold.token:
 			before = append(before, other)
+		case other.ended():
+			ended = append(ended, other)
 		}
 	}
-	if b.hold.ctx.Err() != nil { // asked last: the holds of one key may have ended just now
+	if b.hold.ctx.Err() != nil { // asked last: it may have ended just now
 		return
 	}
 	for _, other := range before {
-		j.violatedLocked(tooSoon, "%s with token %d of %s, before %s with %d", b.who, b.hold.token,
-			b.name, other.who, other.hold.token)
+		j.getsInTooSoonLocked(b, other)
 	}
+	for _, other := range ended {
+		time.AfterFunc(time.Millisecond, func() {
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			if !j.over && b.hold.ctx.Err() == nil {
+				j.getsInTooSoonLocked(b, other)
+			}
+		})
+	}
+}
+
+func (j *judge) getsInTooSoonLocked(b, other *belief) {
+	j.violatedLocked(tooSoon, "%s with token %d of %s, before %s with %d", b.who, b.hold.token,
+		b.name, other.who, other.hold.token)
 }
 
 // pastNobodyLocked judges a belief b that shares a hold. If its Session knew, when b
