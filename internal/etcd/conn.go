@@ -278,7 +278,8 @@ func (c *Conn) AskInTime(twice bool) func(context.Context, Request) (Reading, er
 
 // inTime calls f, which sends one request, within the time of one attempt. If twice is set it calls
 // f twice at once, as far as the client's credit of repeats goes: a dead endpoint of several gets
-// one of the two. It is set where requests before had no answer.
+// one of the two. It is set where requests before had no answer. Where all answers are slow another
+// request is of no use.
 //
 // (Do not send one again and again. Requests that follow each other may be in step with the
 // endpoints, so that it is the same one of them that the dead endpoint gets each time.
@@ -288,7 +289,7 @@ func inTime[R any](
 ) (R, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	if !twice || !c.Several() {
+	if !twice || !c.Several() || !c.Soon() {
 		return f(ctx)
 	}
 	retry := attempt.Backoff{Policy: attempt.Urgent}

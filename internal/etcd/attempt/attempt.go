@@ -125,6 +125,13 @@ func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
 	return d
 }
 
+// Soon reports whether etcd answers soon of late: a request without an answer in Timeout has hardly
+// reached it.
+func (c *Caller) Soon() (soon bool) {
+	c.link.with(func(m *limiter, _ time.Time) { soon = m.usual(0) < c.Timeout })
+	return soon
+}
+
 // Do is one of a call's attempts. It calls f. If no answer has come after first (or after
 // as long as answers take of late, if that is more), it calls f again, and says so, as far as the
 // link's credit goes, while the earlier call may still be answered. So a slow etcd is heard, and
