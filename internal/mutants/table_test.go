@@ -2090,8 +2090,14 @@ var mutants = []mutant{
 		why:  "The lease is still trusted. But it gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
 		change: in("home.Queue.admissionOfRead").drop("case !_ && !_.Serves").
 			drop("case !_ && !_.Lasts"),
+		killers: []killer{exploring("two that read in one Session, and a writer there")},
+	},
+	{
+		name: "nobody asks whether the lease of a key lasts",
+		why:  "Its hold goes on, so a read may join it. But the lease gets no renewal in time, or is about to be replaced, and the hold that has just begun ends with it.",
+		change: in("localLine.keyLocked").replace("_.Lease.ServesLocked()", "true").
+			replace("_.LastsLocked()", "true"),
 		killers: []killer{
-			exploring("two that read in one Session, and a writer there"),
 			inArea("kinds", "TestNobodyJoinsAKeyWhoseLeaseDoesNotLast"), ofFamily(1000),
 		},
 	},
