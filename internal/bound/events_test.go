@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock"
-	"github.com/etcdlock/etcdlock/internal/bound/steps"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -94,12 +93,12 @@ var events = []event{
 	}},
 	{"a key before them is deleted", alien, one, func(w *world) {
 		time.Sleep(time.Second)
-		countFromHere()
+		w.countFromHere()
 		w.etcd.DeleteKey(w.etcd.Keys(name)[0])
 	}},
 	{"keys of nested names go", nested, one, func(w *world) {
 		time.Sleep(time.Second)
-		countFromHere()
+		w.countFromHere()
 		w.etcd.RevokeLease(w.alien)
 	}},
 	{"all keys go", blind, each, func(w *world) {
@@ -195,14 +194,8 @@ func (w *world) renews(effect fake.Effect) {
 		return effect
 	})
 	time.Sleep(ttl/3 + delay - time.Millisecond)
-	countFromHere()
+	w.countFromHere()
 	time.Sleep(2 * time.Millisecond)
-}
-
-// countFromHere forgets what was counted.
-func countFromHere() {
-	synctest.Wait()
-	steps.Reset()
 }
 
 // holdsAnother holds another name, with a key that is watched, and counts what follows from does at
@@ -212,10 +205,10 @@ func (w *world) holdsAnother(does func(key string)) {
 	defer cancel()
 	h, err := w.s.Lock(ctx, "free", etcdlock.WithRecall(time.Hour))
 	if err != nil { // there is no lease
-		countFromHere()
+		w.countFromHere()
 		return
 	}
 	time.Sleep(2 * time.Second)
-	countFromHere()
+	w.countFromHere()
 	does(h.Key())
 }
