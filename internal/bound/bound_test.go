@@ -100,8 +100,7 @@ func compare(t *testing.T, what string, n [2]int, happens func(w *world)) {
 				few, many := rows[0][i].counts[mutex], many.counts[mutex]
 				text := fmt.Sprintf("%s, %s: %d -> %d steps, %d -> %d at once",
 					rows[0][i].what, mutex, few.Steps, many.Steps, few.Longest, many.Longest)
-				is := max(rows[0][i].kind, rows[1][i].kind)
-				if how := is.beyond(mutex, few, many, n); how != nil {
+				if how := rows[0][i].kind.beyond(mutex, few, many, n); how != nil {
 					t.Errorf("%s: %s\n\tin all %s\n\tat once %s",
 						text, strings.Join(how, ", "), loops(many.Sites), loops(many.Of))
 				} else if *whole {

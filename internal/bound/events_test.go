@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/bound/steps"
 	"github.com/etcdlock/etcdlock/internal/fake"
 )
 
@@ -93,12 +94,12 @@ var events = []event{
 	}},
 	{"a key before them is deleted", alien, one, func(w *world) {
 		time.Sleep(time.Second)
-		w.countFromHere()
+		countFromHere()
 		w.etcd.DeleteKey(w.etcd.Keys(name)[0])
 	}},
 	{"keys of nested names go", nested, one, func(w *world) {
 		time.Sleep(time.Second)
-		w.countFromHere()
+		countFromHere()
 		w.etcd.RevokeLease(w.alien)
 	}},
 	{"all keys go", blind, each, func(w *world) {
@@ -194,8 +195,14 @@ func (w *world) renews(effect fake.Effect) {
 		return effect
 	})
 	time.Sleep(ttl/3 + delay - time.Millisecond)
-	w.countFromHere()
+	countFromHere()
 	time.Sleep(2 * time.Millisecond)
+}
+
+// countFromHere forgets what was counted.
+func countFromHere() {
+	synctest.Wait()
+	steps.Reset()
 }
 
 // holdsAnother holds another name, with a key that is watched, and counts what follows from does at
@@ -205,10 +212,10 @@ func (w *world) holdsAnother(does func(key string)) {
 	defer cancel()
 	h, err := w.s.Lock(ctx, "free", etcdlock.WithRecall(time.Hour))
 	if err != nil { // there is no lease
-		w.countFromHere()
+		countFromHere()
 		return
 	}
 	time.Sleep(2 * time.Second)
-	w.countFromHere()
+	countFromHere()
 	does(h.Key())
 }

@@ -40,8 +40,6 @@ type world struct {
 	alien clientv3.LeaseID // of the keys of nested names
 	asked int              // how often etcd's history was asked for a key, by hearsNoEvent
 
-	audits int // of keys, before what is counted
-
 	waits context.Context // of the calls of the others
 	end   context.CancelFunc
 
@@ -108,23 +106,13 @@ func (w *world) session(process string) *etcdlock.Session {
 	return s
 }
 
-// count counts what follows from f, until all goroutines have come to rest. If an audit of the keys
-// comes just then, which it does once in each period of the renewals, it concerns each of them.
+// count counts what follows from f, until all goroutines have come to rest.
 func (w *world) count(what string, of kind, f func()) {
-	w.countFromHere()
-	f()
-	synctest.Wait()
-	if w.etcd.Counts()[fake.TimeToLive] > w.audits {
-		of = each
-	}
-	w.rows = append(w.rows, row{what, of, steps.Read()})
-}
-
-// countFromHere forgets what was counted.
-func (w *world) countFromHere() {
 	synctest.Wait()
 	steps.Reset()
-	w.audits = w.etcd.Counts()[fake.TimeToLive]
+	f()
+	synctest.Wait()
+	w.rows = append(w.rows, row{what, of, steps.Read()})
 }
 
 // each calls f in n goroutines. The first one comes to rest before the others, and the last one
