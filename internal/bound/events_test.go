@@ -52,7 +52,8 @@ var events = []event{
 
 	// Of the lease.
 	{"a renewal is answered", always, one, func(w *world) { w.renews(fake.Effect{}) }},
-	{"a renewal fails", always, one, func(w *world) {
+	// The renewals may be late from here on, and then each key that lingers is given up.
+	{"a renewal fails", always, each, func(w *world) {
 		w.renews(fake.Effect{Before: fake.Unavailable})
 	}},
 	// No place is taken on the lease any more, which may concern whatever waits beside a place there.
