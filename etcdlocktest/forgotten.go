@@ -13,8 +13,9 @@ import (
 // ForgottenUnlocks returns a Trace that learns which holds are never unlocked. Give it to the
 // Sessions and Mutexes of the code under test, by [etcdlock.WithTrace]. A hold that Close of its
 // Session has ended, with no Unlock before, fails the end of the test with the place of its call;
-// [Etcd.Close] returns it as an error. Without it Close says nothing of such a hold: it is allowed,
-// and in a process that lives on it means that the lock is never given back.
+// [Etcd.Close] returns it as an error. So does a Do that still runs when its Session is closed.
+// Without the Trace nothing is said of such a hold: Close may end it, but in a process that lives
+// on its lock is never given back.
 func (e *Etcd) ForgottenUnlocks() *etcdlock.Trace {
 	e.mu.Lock()
 	defer e.mu.Unlock()
