@@ -194,6 +194,7 @@ func (b *Board) counted() (keys, revision int64) {
 func (f *Feed) ask(ctx context.Context) {
 	ticks := time.NewTicker(askEvery)
 	defer ticks.Stop()
+	var later time.Time // nothing is asked of holders before: etcd has not answered
 	for began := true; ; began = !began {
 		select {
 		case <-ctx.Done():
@@ -203,9 +204,11 @@ func (f *Feed) ask(ctx context.Context) {
 			if looked := f.looks.Load(); looked != nil {
 				looks = *looked
 			}
-			if began {
+			if began && !now.Before(later) {
 				if place, lock := f.Board.unsure(looks); place != nil {
-					f.askBegan(ctx, lock, place)
+					if answered := f.askBegan(ctx, lock, place); !answered {
+						later = time.Now().Add(pauseMost)
+					}
 					continue
 				}
 			}
@@ -216,13 +219,14 @@ func (f *Feed) ask(ctx context.Context) {
 	}
 }
 
-func (f *Feed) askBegan(ctx context.Context, lock string, p *Place) {
+func (f *Feed) askBegan(ctx context.Context, lock string, p *Place) (answered bool) {
 	atOnce, err := BeganAtOnce(ctx, timed{f.Client, f.Timeout}, lock, p.Key, p.Token)
 	if err != nil {
 		f.Board.askLater(lock, p.Key)
-		return
+		return false
 	}
 	f.Board.Began(lock, p.Key, p.Token, atOnce)
+	return true
 }
 
 func (f *Feed) askLease(ctx context.Context, id int64) {
@@ -238,8 +242,8 @@ func (p *Place) unsure() bool {
 	return p.Holds && p.Held.IsZero() && !p.Waited && !p.Queued.IsZero()
 }
 
-// unsure is a place of which it is yet to be asked since when it holds: of the locks that somebody
-// looks at, or else of any.
+// unsure is a place of which it is yet to be asked since when it holds: of the locks on the
+// screen, or else of any.
 func (b *Board) unsure(looks []*Lock) (*Place, string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
