@@ -3114,6 +3114,12 @@ var mutants = []mutant{
 		killers: []killer{inArea("lease", "TestAStrayIsSweptBesideADeadEndpoint")},
 	},
 	{
+		name:    "an audit without an answer is as rare as others",
+		why:     "The next one finds what it has not. But the rare audits are several TTLs apart, and a stray blocks its line.",
+		change:  in("queue.Account.auditPeriodLocked").replace("_.unheard", "false"),
+		killers: []killer{inArea("lease", "TestAStrayIsSweptBesideADeadEndpoint")},
+	},
+	{
 		name: "a stray is deleted by one request",
 		why:  "The next audit finds it again. But it may be in step with the endpoints, and the deletion reach the dead one each time.",
 		change: in("queue.Account.sweep").replace("2 * _k.etcd.Timeout",

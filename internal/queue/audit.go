@@ -104,7 +104,8 @@ func (a *Account) coverHoldsLocked(now time.Time) coverage {
 	return c
 }
 
-// auditPeriodLocked is the time between audits of the lease's keys.
+// auditPeriodLocked is the time between audits of the lease's keys. One that had no answer has
+// found nothing, so the next one follows after a period of the renewals.
 //
 // Audits are rarest where each key is rechecked, once the keys were audited a TTL after the last
 // one was gone. Before that an audit may find what a late copy of its put has put, which blocks its
@@ -120,7 +121,7 @@ func (a *Account) auditPeriodLocked(now time.Time, holds coverage) time.Duration
 		return min(period, auditEvery)
 	case a.suspect: // again, if the last one had no answer
 		return min(period, a.keys.etcd.Seldom(auditEvery))
-	case doubtful || !holds.watched || a.lease.AtRisk(now):
+	case doubtful || a.unheard || !holds.watched || a.lease.AtRisk(now):
 		return period
 	case !holds.rechecked:
 		return coveredAudits * period

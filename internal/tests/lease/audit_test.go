@@ -184,20 +184,27 @@ func TestAKeyThatALateRequestPutsInTheWayOfItsSessionIsSweptSoon(t *testing.T) {
 	})
 }
 
+// leavesAStray has a late copy of a put leave a key of n, which its Session has unlocked. From the
+// Unlock on requests have an effect.
+func leavesAStray(t *testing.T, etcd *fake.Server, effect func(fake.Call) fake.Effect) {
+	t.Helper()
+	etcd.Intercept(tests.OnlyNth(2, fake.Txn, fake.Effect{Again: 3 * time.Second}))
+	s := tests.SessionOf(t, etcd, "a")
+	tests.LockWithin(t, contract.MutexOf(t, s, "held"), time.Second)
+	mu := contract.MutexOf(t, s, "n")
+	tests.LockWithin(t, mu, time.Second)
+	require.NoError(t, mu.Unlock(context.Background()))
+	etcd.Intercept(effect)
+	time.Sleep(3100 * time.Millisecond) // between two ticks of the keeper, at 350 ms each
+	require.Len(t, etcd.Keys("n/"), 1, "no late copy")
+}
+
 // The same holds if each answer takes more than half of the time of an attempt.
 func TestAStrayIsSweptWhereAnswersAreSlow(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		etcd.Intercept(tests.OnlyNth(2, fake.Txn, fake.Effect{Again: 3 * time.Second}))
-		s := tests.SessionOf(t, etcd, "a")
-		tests.LockWithin(t, contract.MutexOf(t, s, "held"), time.Second)
-		mu := contract.MutexOf(t, s, "n")
-		tests.LockWithin(t, mu, time.Second)
-		require.NoError(t, mu.Unlock(context.Background()))
-		etcd.Intercept(func(fake.Call) fake.Effect {
+		leavesAStray(t, etcd, func(fake.Call) fake.Effect {
 			return fake.Effect{DelayReply: 1200 * time.Millisecond}
 		})
-		time.Sleep(3100 * time.Millisecond) // between two ticks of the keeper, at 350 ms each
-		require.Len(t, etcd.Keys("n/"), 1, "no late copy")
 		time.Sleep(tests.SeldomLook + 4*time.Second)
 		require.Empty(t, etcd.Keys("n/"))
 	})
@@ -209,23 +216,16 @@ func TestAStrayIsSweptBesideADeadEndpoint(t *testing.T) {
 	for dead := range 3 {
 		t.Run(fmt.Sprint("the first request that is lost is number ", dead), func(t *testing.T) {
 			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-				etcd.Intercept(tests.OnlyNth(2, fake.Txn, fake.Effect{Again: 3 * time.Second}))
-				s := tests.SessionOf(t, etcd, "a")
-				tests.LockWithin(t, contract.MutexOf(t, s, "held"), time.Second)
-				mu := contract.MutexOf(t, s, "n")
-				tests.LockWithin(t, mu, time.Second)
-				require.NoError(t, mu.Unlock(context.Background()))
 				var sent atomic.Int64
-				etcd.Intercept(func(c fake.Call) fake.Effect {
+				leavesAStray(t, etcd, func(c fake.Call) fake.Effect {
 					switch c.Method {
 					case fake.Txn, fake.Range, fake.TimeToLive:
+
 						return fake.Effect{Drop: int(sent.Add(1)-1)%3 == dead}
 					}
 					return fake.Effect{}
 				})
-				time.Sleep(3100 * time.Millisecond) // between two ticks of the keeper, at 350 ms each
-				require.Len(t, etcd.Keys("n/"), 1, "no late copy")
-				time.Sleep(2 * time.Minute) // the rare audits of idle leases find it, or the next ones
+				time.Sleep(tests.SeldomLook + 2*tests.RenewalPeriod)
 				require.Empty(t, etcd.Keys("n/"))
 			})
 		})
