@@ -43,6 +43,15 @@ func TestAForgottenUnlockIsReported(t *testing.T) {
 			_, err := s.LockAll(t.Context(), "a", "b")
 			require.NoError(t, err)
 		}, []string{`"a" (forgotten_test.go:43)`, `"b" (forgotten_test.go:43)`}},
+		"a Do that still runs": {func(t *testing.T, s *etcdlock.Session, _ *etcdlocktest.Etcd) {
+			go func() {
+				_ = s.Do(t.Context(), "a", func(ctx context.Context) error {
+					<-ctx.Done()
+					return nil
+				})
+			}()
+			synctest.Wait()
+		}, []string{`"a" (forgotten_test.go:48)`}},
 
 		"an Unlock": {func(t *testing.T, s *etcdlock.Session, _ *etcdlocktest.Etcd) {
 			hold, err := s.Lock(t.Context(), "a")
