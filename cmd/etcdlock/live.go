@@ -77,6 +77,7 @@ func (l *live) act(what, lock string, p *board.Place) string {
 	defer cancel()
 	err, did := error(nil), "asked"
 	if what == "break" {
+		l.board.Breaks(p.Token)
 		err, did = etcdlock.Break(ctx, l.client, c), "deleted"
 	} else {
 		err = etcdlock.Recall(ctx, l.client, c, etcdlock.RecallRequest{By: whoAsks(), Grace: l.grace})

@@ -43,7 +43,7 @@ type Place struct {
 	Weight     int       `json:"weight,omitempty"`
 	Holds      bool      `json:"holds"`
 	Queued     time.Time `json:"queued,omitzero"`  // by the owner's clock; zero of another program
-	Seen       time.Time `json:"-"`                // by the board
+	Seen       time.Time `json:"seen"`             // by the board
 	Held       time.Time `json:"held,omitzero"`    // since when; zero if that is not known
 	Waited     bool      `json:"waited,omitempty"` // etcd does not tell since when: after Queued
 	Until      time.Time `json:"until,omitzero"`   // of a place that outlasts its hold
@@ -112,6 +112,8 @@ type Board struct {
 	version  uint64    // goes up with each change of a lock
 	turns    curve
 	gone     []gone // names that went, for readers that have older pictures
+	history  history
+	broken   int64 // token of the place that this command last broke
 
 	cycles   [][]Wait
 	cyclesOf uint64 // the version that has them
@@ -156,6 +158,7 @@ func (b *Board) Read(now time.Time, revision int64, kvs []*mvccpb.KeyValue) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	first := b.revision == 0
+	b.history.reads(b.known, now)
 	b.keys, b.revision, b.known = int64(len(kvs)), revision, now
 	lines := line.ByName(kvs)
 	for name := range b.locks {
@@ -244,6 +247,11 @@ func (b *Board) setLocked(now time.Time, name string, to line.Line, first bool) 
 			b.begun = append(b.begun, hold{name, e.Key})
 		}
 		places[e.Key] = next
+	}
+	for key, p := range l.places {
+		if next := places[key]; next == nil || next.Token != p.Token {
+			b.leavesLocked(now, name, p)
+		}
 	}
 	b.countLocked(l.places, places)
 	l.places = places

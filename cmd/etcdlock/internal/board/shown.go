@@ -2,6 +2,7 @@ package board
 
 import (
 	"encoding/json"
+	"time"
 
 	"github.com/etcdlock/etcdlock/internal/quote"
 )
@@ -40,4 +41,29 @@ func (w Wait) MarshalJSON() ([]byte, error) {
 	type fields Wait
 	w.Lock, w.Owner, w.Holder = quote.Text(w.Lock), quote.Text(w.Owner), quote.Text(w.Holder)
 	return json.Marshal(fields(w))
+}
+
+// MarshalJSON is p for a page. There may be 10,000 of them, so the times are in milliseconds, and
+// what is not known is left out.
+func (p Past) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Lock     string `json:"lock"`
+		Whose    string `json:"whose"`
+		Token    int64  `json:"token"`
+		Seen     int64  `json:"seen"`
+		Holds    bool   `json:"holds,omitempty"`
+		Held     int64  `json:"held,omitempty"`
+		Recalled int64  `json:"recalled,omitempty"`
+		Gone     int64  `json:"gone"`
+		End      End    `json:"end,omitempty"`
+	}{quote.Text(p.Lock), p.Owner, p.Token, milli(p.Seen), p.Holds, milli(p.Held), milli(p.Recalled),
+		milli(p.Gone), p.End})
+}
+
+// milli is a time in milliseconds, and 0 if it is not known.
+func milli(at time.Time) int64 {
+	if at.IsZero() {
+		return 0
+	}
+	return at.UnixMilli()
 }

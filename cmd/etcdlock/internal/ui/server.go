@@ -117,19 +117,29 @@ type message struct {
 	Gone    []string               `json:"gone"`
 	Leases  map[string]board.Lease `json:"leases"` // that were heard of since
 	Cycles  [][]board.Wait         `json:"cycles"`
+
+	Since time.Time     `json:"since"` // no contender that went before is remembered
+	Blind []board.Blind `json:"blind"`
+	Anew  bool          `json:"anew,omitempty"` // Past is all that is remembered
+	Past  []board.Past  `json:"past,omitempty"`
+
+	picture *board.Picture // for the next message
+	next    uint64         // of the history
 }
 
-// mostLocks is how many locks one message tells at most: each may have long texts.
-const mostLocks = 100
+// mostLocks is how many locks one message tells at most, and mostPast how many contenders that have
+// gone: each may have long texts.
+const mostLocks, mostPast = 100, 500
 
 // parts are messages that together tell m.
 func (m message) parts() iter.Seq[message] {
 	return func(yield func(message) bool) {
-		rest := m.Locks
-		for first := true; first || len(rest) > 0; first = false {
+		rest, past := m.Locks, m.Past
+		for first := true; first || len(rest)+len(past) > 0; first = false {
 			m.Locks, rest = rest[:min(mostLocks, len(rest))], rest[min(mostLocks, len(rest)):]
+			m.Past, past = past[:min(mostPast, len(past))], past[min(mostPast, len(past)):]
 			if !first {
-				m.Whole, m.Gone, m.Leases = false, nil, map[string]board.Lease{}
+				m.Whole, m.Anew, m.Gone, m.Leases = false, false, nil, map[string]board.Lease{}
 			}
 			if !yield(m) {
 				return
@@ -167,13 +177,11 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	ticks := time.NewTicker(sendEvery)
 	defer ticks.Stop()
-	var seen *board.Picture
-	sent := time.Time{}
+	var seen *message
 	for {
-		now := time.Now()
-		m, p := s.message(now, seen)
+		m := s.message(time.Now(), seen)
 		if seen == nil || len(m.Locks)+len(m.Gone)+len(m.Leases) > 0 || m.Trouble != seen.Trouble ||
-			now.Sub(sent) >= aliveEvery {
+			m.Now.Sub(seen.Now) >= aliveEvery {
 			for part := range m.parts() {
 				_ = control.SetWriteDeadline(time.Now().Add(sendWithin))
 				fmt.Fprint(w, "data: ")
@@ -184,7 +192,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 					return
 				}
 			}
-			seen, sent = p, now
+			seen = &m
 		}
 		select {
 		case <-r.Context().Done():
@@ -194,17 +202,20 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// message is what is to be told to a page that has seen a picture, or none.
-func (s *Server) message(now time.Time, seen *board.Picture) (message, *board.Picture) {
-	version, heard := uint64(0), time.Time{}
-	if seen != nil && seen.Revision > 0 {
-		version, heard = seen.Version, seen.Now
+// message is what is to be told to a page that has seen a message, or none.
+func (s *Server) message(now time.Time, seen *message) message {
+	version, next, heard := uint64(0), uint64(0), time.Time{}
+	if seen != nil && seen.Ready {
+		version, next, heard = seen.picture.Version, seen.next, seen.Now
 	}
 	p := s.Board.Picture(now, version)
+	history := s.Board.History(now, next)
 	m := message{
 		Now: now, Whole: p.Whole, Prefix: quote.Text(s.Prefix), Allow: s.Allow, Trouble: p.Trouble,
 		Ready: p.Revision > 0, Known: p.Known, Turns: p.Turns, Locks: p.Locks,
 		Leases: make(map[string]board.Lease), Cycles: s.Board.Cycles(now),
+		Since: history.Since, Blind: history.Blind, Past: history.Past, Anew: heard.IsZero(),
+		picture: p, next: history.Next,
 	}
 	for _, name := range p.Gone {
 		m.Gone = append(m.Gone, quote.Text(name))
@@ -214,7 +225,7 @@ func (s *Server) message(now time.Time, seen *board.Picture) (message, *board.Pi
 			m.Leases[fmt.Sprintf("%x", id)] = l
 		}
 	}
-	return m, p
+	return m
 }
 
 // An order is what a page's user wants to be done to a place, by the names that the page has heard.

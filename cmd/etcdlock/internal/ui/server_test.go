@@ -3,6 +3,7 @@ package ui
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -134,6 +135,41 @@ func TestEventsTellWhatHasChanged(t *testing.T) {
 	require.Equal(t, "etcd did not answer in 5s", next().Trouble)
 }
 
+// A page that is opened late hears what has been: in parts, the oldest first. Later it hears what is
+// new.
+func TestAPageHearsWhatHasBeen(t *testing.T) {
+	s, _ := newServer(t, "")
+	rev := int64(1)
+	turns := func(n int) {
+		for range n {
+			rev++
+			e := put("job", rev)
+			gone := &clientv3.Event{Type: clientv3.EventTypeDelete, Kv: e.Kv}
+			s.Board.Apply(time.Now(), rev, []*clientv3.Event{e, gone})
+		}
+	}
+	turns(2*mostPast + 1)
+	m := s.message(time.Now(), nil)
+	var tokens []int64
+	for part := range m.parts() {
+		require.Equal(t, len(tokens) == 0, part.Anew, "only the first replaces what the page has")
+		require.LessOrEqual(t, len(part.Past), mostPast)
+		for _, p := range part.Past {
+			tokens = append(tokens, p.Token)
+		}
+	}
+	require.Len(t, tokens, 2*mostPast+1)
+	require.IsIncreasing(t, tokens)
+	turns(3)
+	next := s.message(time.Now(), &m)
+	require.Len(t, next.Past, 3)
+	require.False(t, next.Anew)
+	text, err := json.Marshal(next.Past[2])
+	require.NoError(t, err)
+	require.Regexp(t, fmt.Sprintf(`^{"lock":"job","whose":"api-7:1234","token":%d,"seen":\d{13},`+
+		`"holds":true,"held":\d{13},"gone":\d{13}}$`, rev), string(text))
+}
+
 // What others have written is quoted before it gets to a page, and a page's order means the place
 // that it was told of.
 func TestAPageHearsNothingThatTurnsOrBreaksAText(t *testing.T) {
@@ -154,7 +190,7 @@ func TestAPageHearsNothingThatTurnsOrBreaksAText(t *testing.T) {
 		waits.Kv.Value = stored
 		s.Board.Apply(time.Now(), 5, []*clientv3.Event{first, second, other, waits})
 		s.Board.Trouble(time.Now(), "e"+text)
-		m, _ := s.message(time.Now(), nil)
+		m := s.message(time.Now(), nil)
 		require.Len(t, m.Locks, 2)
 		require.Len(t, m.Cycles, 1)
 		sent, err := json.Marshal(m)
