@@ -116,9 +116,11 @@ func (b *browser) shows(css, pattern string) {
 			require.Regexp(b.t, want, text)
 		}
 		time.Sleep(20 * time.Millisecond)
-		b.eval(fmt.Sprintf(`return [...document.querySelectorAll(%q)].filter(e => e.offsetParent)
+		b.eval(fmt.Sprintf(`return [...document.querySelectorAll(%q)]
+			.filter(e => e.offsetParent || e.matches(":popover-open"))
 			.map(e => e.querySelector(":scope > bdi") || !e.children.length ? e.textContent
-				: [...e.children].map(c => c.textContent).join(" | ")).join("\n")`, css), &text)
+				: [...e.children].filter(c => c.className !== "lane").map(c => c.textContent).join(" | "))
+			.join("\n")`, css), &text)
 	}
 }
 
@@ -172,6 +174,19 @@ func TestThePageIsLive(t *testing.T) {
 	require.NoError(t, first.Unlock(t.Context()))
 	require.NoError(t, <-locked)
 	b.shows("#space .row", `^orders/42 \| api-8 .* \| \d+s \|  \|  \| exclusive`)
+
+	// A page that is opened now shows who held before, too.
+	b.call("POST", "/refresh", map[string]any{}, nil)
+	b.shows("#space .row", `^orders/42 \| api-8 `)
+	var owners, colours []string
+	b.eval(`
+		const svg = document.querySelector("#space .row .lane svg")
+		return svg.bars.map(b => b.p.whose.split(" ")[0])`, &owners)
+	require.Equal(t, []string{"api-7", "api-8"}, owners)
+	b.eval(`
+		return [...document.querySelectorAll("#space .row .lane path[d^=M]")]
+			.map(e => e.className.baseVal)`, &colours)
+	require.Subset(t, colours, []string{"c0", "c1", "recalled"})
 
 	e.grant(t, 0x1a2b, 8)
 	_, err = e.client.Put(t.Context(), "orders/43/1a2b", `{"owner":"dead"}`,

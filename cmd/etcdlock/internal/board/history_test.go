@@ -27,7 +27,8 @@ func TestTheBoardRemembersHolds(t *testing.T) {
 	require.Equal(t, at(0), h.Since)
 	require.Empty(t, h.Blind)
 	require.ElementsMatch(t, []Past{
-		{Lock: "job", Owner: "a (vm:7)", Token: 4, Seen: at(0), Holds: true, Recalled: at(10), Gone: at(20)},
+		{Lock: "job", Owner: "a (vm:7)", Token: 4, Seen: at(0), Holds: true, Recalled: at(10),
+			Gone: at(20)},
 		{Lock: "job", Owner: "d (vm:7)", Token: 8, Seen: at(11), Gone: at(20)},
 	}, h.Past)
 

@@ -55,7 +55,7 @@ func (p Past) MarshalJSON() ([]byte, error) {
 		Held     int64  `json:"held,omitempty"`
 		Recalled int64  `json:"recalled,omitempty"`
 		Gone     int64  `json:"gone"`
-		End      End    `json:"end,omitempty"`
+		Why      End    `json:"why,omitempty"`
 	}{quote.Text(p.Lock), p.Owner, p.Token, milli(p.Seen), p.Holds, milli(p.Held), milli(p.Recalled),
 		milli(p.Gone), p.End})
 }

@@ -135,8 +135,8 @@ func TestEventsTellWhatHasChanged(t *testing.T) {
 	require.Equal(t, "etcd did not answer in 5s", next().Trouble)
 }
 
-// A page that is opened late hears what has been: in parts, the oldest first. Later it hears what is
-// new.
+// A page that is opened late hears what has been: in parts, the oldest first. Later it hears what
+// is new.
 func TestAPageHearsWhatHasBeen(t *testing.T) {
 	s, _ := newServer(t, "")
 	rev := int64(1)
@@ -166,8 +166,8 @@ func TestAPageHearsWhatHasBeen(t *testing.T) {
 	require.False(t, next.Anew)
 	text, err := json.Marshal(next.Past[2])
 	require.NoError(t, err)
-	require.Regexp(t, fmt.Sprintf(`^{"lock":"job","whose":"api-7:1234","token":%d,"seen":\d{13},`+
-		`"holds":true,"held":\d{13},"gone":\d{13}}$`, rev), string(text))
+	require.Regexp(t, fmt.Sprintf(`^{"lock":"job","whose":"api-7:1234","token":%d,`+
+		`"seen":\d{13},"holds":true,"held":\d{13},"gone":\d{13}}$`, rev), string(text))
 }
 
 // What others have written is quoted before it gets to a page, and a page's order means the place
