@@ -25,9 +25,9 @@ func (a *app) topCommand() *cobra.Command {
 
 Each row is a lock: who holds it and for how long, how many wait and how long the one that waits
 longest, its kind, what is left of the holder's lease, and what is unusual: a lease that is late, a
-recall, a lock that is kept though its hold is over. Enter shows one lock with its line. w shows
-which Session waits for which: Sessions that wait for each other are a possible deadlock. F1 has the
-keys.
+recall, a lock that is kept though its hold is over. Enter shows one lock with its line. t shows the
+last minutes of each. w shows which Session waits for which: Sessions that wait for each other are a
+possible deadlock. F1 has the keys.
 
 It reads the locks once and follows them by one watch, so that it costs their holders nothing. It
 writes nothing, unless --allow says so: then r recalls the holder, or in a line the place under the
@@ -76,6 +76,9 @@ func (l *live) top(a *app) error {
 	for {
 		if picture := l.board.Picture(time.Now(), 0); picture.Revision > 0 || picture.Trouble != "" {
 			v.Show(picture)
+		}
+		if v.Lanes() {
+			v.Remember(l.board.History(time.Now(), 0))
 		}
 		l.feed.Look(v.Looks())
 		draw(screen, v.Lines())
@@ -136,6 +139,14 @@ var styles = map[top.Style]tcell.Style{
 	top.Warn:     tcell.StyleDefault.Foreground(color.Yellow),
 	top.Bad:      tcell.StyleDefault.Foreground(color.Red).Bold(true),
 	top.Faint:    tcell.StyleDefault.Dim(true),
+
+	// Of owners: blue, orange, green, violet, yellow and grey, as on the page of ui.
+	top.Owner:     tcell.StyleDefault.Foreground(color.NewHexColor(0x3f8cff)),
+	top.Owner + 1: tcell.StyleDefault.Foreground(color.NewHexColor(0xe8662a)),
+	top.Owner + 2: tcell.StyleDefault.Foreground(color.NewHexColor(0x20d595)),
+	top.Owner + 3: tcell.StyleDefault.Foreground(color.NewHexColor(0xdea0ee)),
+	top.Owner + 4: tcell.StyleDefault.Foreground(color.NewHexColor(0xd9f068)),
+	top.Owner + 5: tcell.StyleDefault.Foreground(color.NewHexColor(0x818596)),
 }
 
 func draw(screen tcell.Screen, lines []top.Line) {

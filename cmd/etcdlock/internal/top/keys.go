@@ -68,6 +68,8 @@ func (v *View) pressList(k Key) {
 	switch k {
 	case '/', F4:
 		v.typing = true
+	case 't':
+		v.lanes = !v.lanes
 	case '<':
 		v.order = v.order.Next(-1)
 		v.sort()

@@ -25,6 +25,7 @@ const (
 	Warn
 	Bad
 	Faint
+	Owner // the first of Owners styles, that differ in colour
 )
 
 // A Piece is text of one style, without characters that a terminal interprets.
@@ -77,6 +78,11 @@ type View struct {
 	waiting  []board.Wait
 	asks     *Target // a question is open
 	answer   string
+
+	lanes   bool // instead of columns
+	history board.History
+	past    map[string][]board.Past // by lock
+	owners  map[string]int          // number of the style
 }
 
 // Show takes a newer picture.
@@ -169,10 +175,11 @@ func (v *View) Lines() []Line {
 	case help:
 		return v.helpLines()
 	}
-	c := v.columns()
-	lines := append(v.headLines(), v.headLine(c))
-	for i, r := range v.visible() {
-		lines = append(lines, v.rowLine(r, c, v.offset+i == v.cursor))
+	lines := v.headLines()
+	if v.lanes {
+		lines = append(lines, v.laneLines()...)
+	} else {
+		lines = append(lines, v.rowLines()...)
 	}
 	if len(v.rows) == 0 {
 		lines = append(lines, Line{{v.nothing(), Faint}})
@@ -287,6 +294,15 @@ func (v *View) columns() columns {
 	return c
 }
 
+func (v *View) rowLines() []Line {
+	c := v.columns()
+	lines := []Line{v.headLine(c)}
+	for i, r := range v.visible() {
+		lines = append(lines, v.rowLine(r, c, v.offset+i == v.cursor))
+	}
+	return lines
+}
+
 func (v *View) headLine(c columns) Line {
 	head := func(o board.Order) string {
 		if o == v.order {
@@ -366,7 +382,7 @@ func (v *View) footer() (lines []Line) {
 	if v.typing {
 		return []Line{{{"filter: " + quote.Text(v.filter) + "_   (Enter keeps it, Esc drops it)", Bold}}}
 	}
-	text := "F1 help  / filter  < > order  Enter line  w waits  Space pause  q quit"
+	text := "F1 help  / filter  < > order  Enter line  t time  w waits  Space pause  q quit"
 	if v.mode != list {
 		text = "Esc back  q quit"
 	}
@@ -523,6 +539,8 @@ func (v *View) helpLines() []Line {
 		"/ F4   filter: part of a name, owner, host or info;",
 		"       late, recalled, kept, waiting",
 		"< > F6 order                           w     which Session waits for which",
+		"t      time: a lane of the last minutes, as high as the lock was held, in the",
+		"       colour of its owner; x lost, r recalled, b broken here, / not known",
 		"Space  pause                           q F10 quit",
 		"r b    recall or break the holder, or in a line the place under the cursor",
 		"       (--allow recall,break)",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +89,72 @@ func view(width, height int, keys ...Key) *View {
 		v.Press(k)
 	}
 	return v
+}
+
+// lanes is a View of what some locks did in the last minutes: a hand-over, a job that runs now and
+// then, a recall, a loss, a break, and a time in which etcd did not answer.
+func lanes(width int, keys ...Key) *View {
+	b, rev := board.New(), int64(1)
+	b.Read(at(-290), rev, nil)
+	put := func(seconds int, lock string, session int) *mvccpb.KeyValue {
+		rev++
+		kv := &mvccpb.KeyValue{CreateRevision: rev, ModRevision: rev, Version: 1, Lease: int64(session),
+			Key:   fmt.Appendf(nil, "%s/%08x-0000-4000-8000-%012[2]x", lock, rev),
+			Value: fmt.Appendf(nil, `{"owner":"api-%d"}`, session)}
+		b.Apply(at(seconds), rev, []*clientv3.Event{{Type: clientv3.EventTypePut, Kv: kv}})
+		return kv
+	}
+	goes := func(seconds int, kv *mvccpb.KeyValue) {
+		rev++
+		b.Apply(at(seconds), rev, []*clientv3.Event{{Type: clientv3.EventTypeDelete, Kv: kv}})
+	}
+	leader := put(-280, "leader/billing", 1)
+	second := put(-279, "leader/billing", 2)
+	schema := put(-270, "migrations/schema", 3)
+	for i := range 3 {
+		goes(-230+60*i, put(-260+60*i, "nightly", 4+i))
+	}
+	b.Breaks(schema.CreateRevision)
+	goes(-105, schema)
+	b.Heard(at(-101), 1, 0, 15)
+	goes(-100, leader)
+	b.Trouble(at(-61), "")
+	b.Read(at(-40), rev, []*mvccpb.KeyValue{second})
+	put(-20, "nightly", 7)
+	asked := &mvccpb.KeyValue{Key: second.Key, CreateRevision: second.CreateRevision, Lease: 2,
+		ModRevision: rev + 1, Version: 2,
+		Value: []byte(`{"owner":"api-2","recall":{"id":"1","by":"ops","grace_ms":30000}}`)}
+	b.Apply(at(-10), rev+1, []*clientv3.Event{{Type: clientv3.EventTypePut, Kv: asked}})
+	v := &View{Width: width, Height: 9}
+	v.Show(b.Picture(start, 0))
+	v.Remember(b.History(start, 0))
+	for _, k := range append(keys, 't') {
+		v.Press(k)
+	}
+	return v
+}
+
+// The bars of an owner have one style in all lanes, and others have other ones. A marked row is the
+// one under the cursor.
+func TestLanesHaveTheStylesOfOwners(t *testing.T) {
+	lines := lanes(80).Lines()
+	byStyle := func(line Line) (styles []Style) {
+		for _, piece := range line {
+			if piece.Style >= Owner {
+				styles = append(styles, piece.Style)
+			}
+		}
+		return styles
+	}
+	leader := slices.Compact(byStyle(lines[3]))
+	require.Equal(t, []Style{Owner, Owner + 1}, leader, "api-1, api-2")
+	require.Equal(t, Selected, lines[3][0].Style)
+	require.Len(t, slices.Compact(byStyle(lines[5])), 4, "each time another")
+	v := lanes(80)
+	v.ASCII = true
+	require.Regexp(t, `(?m)^leader/billing +api-2 +/+ \S#+x#+r#+$`, text(v.Lines()))
+	v.Press('t')
+	require.Contains(t, text(v.Lines()), "LONGEST")
 }
 
 // unread is a View of an etcd that has not answered yet.
@@ -207,6 +274,7 @@ func TestGoldenScreens(t *testing.T) {
 		"question": view(80, 24, '>', Home, Enter, 'b'),
 		"unread":   unread(),
 		"names-60": names(60), "names-80": names(80), "names-200": names(200),
+		"time-60": lanes(60), "time-80": lanes(80), "time-200": lanes(200),
 		"owners": owners(),
 		"owner":  owners(Enter),
 	} {
@@ -293,16 +361,19 @@ func TestTheCursorStaysOnItsLock(t *testing.T) {
 	require.True(t, quit)
 }
 
-// The picture of the pages is a screen of these tests.
-func TestThePictureIsThatScreen(t *testing.T) {
+// The pictures of the pages are screens of these tests.
+func TestThePicturesAreThoseScreens(t *testing.T) {
 	golden(t, "../../../../../docs/top.svg", svg(view(96, 16).Lines(), 96))
+	golden(t, "../../../../../docs/top-time.svg", svg(lanes(96).Lines(), 96))
 }
 
 // svg draws lines as a terminal does.
 func svg(lines []Line, columns int) string {
 	const wide, high, gap = 8.4, 18, 12
 	fill := map[Style]string{Plain: "#d0d0d0", Bold: "#ffffff", Head: "#101418", Selected: "#101418",
-		Good: "#7ec97e", Warn: "#e0c060", Bad: "#ff7070", Faint: "#8a8f98"}
+		Good: "#7ec97e", Warn: "#e0c060", Bad: "#ff7070", Faint: "#8a8f98",
+		Owner: "#3f8cff", Owner + 1: "#e8662a", Owner + 2: "#20d595", Owner + 3: "#dea0ee",
+		Owner + 4: "#d9f068", Owner + 5: "#818596"}
 	var out strings.Builder
 	w, h := float64(columns)*wide+2*gap, len(lines)*high+2*gap
 	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %d" role="img" `+

@@ -1,0 +1,193 @@
+package top
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/cells"
+	"github.com/etcdlock/etcdlock/internal/quote"
+)
+
+// Owners is how many styles there are for owners, from Owner on.
+const Owners = 6
+
+// Remember takes what the lanes show besides the picture.
+func (v *View) Remember(h board.History) {
+	if v.paused && v.past != nil {
+		return
+	}
+	v.history, v.past = h, make(map[string][]board.Past)
+	for _, p := range h.Past {
+		v.past[p.Lock] = append(v.past[p.Lock], p)
+	}
+}
+
+// Lanes reports whether lanes are on the screen.
+func (v *View) Lanes() bool { return v.lanes && v.mode == list }
+
+// period is the time that lanes show: longer than what is known, up to ten minutes.
+func (v *View) period() time.Duration {
+	for _, period := range []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute} {
+		if v.shown.Now.Sub(v.history.Since) <= period {
+			return period
+		}
+	}
+	return board.Memory
+}
+
+// laneColumns are the widths of name and holder. The lane has the rest: half of the screen or more.
+func (v *View) laneColumns() (name, holder, lane int) {
+	for _, r := range v.visible() {
+		name = max(name, cells.Width(quote.Text(r.Name)))
+		holder = max(holder, cells.Width(holderOf(r)))
+	}
+	rest := v.Width - 2
+	name = min(max(name, len("LOCK")), rest*3/10)
+	holder = min(max(holder, len("HELD BY")), rest/5)
+	return name, holder, rest - name - holder
+}
+
+func (v *View) laneLines() []Line {
+	name, holder, lane := v.laneColumns()
+	head := fmt.Sprintf("LAST %.0f min", v.period().Minutes())
+	if known := v.shown.Now.Sub(v.history.Since); known < v.period() {
+		head += ", known for " + short(known)
+	}
+	head = cells.Pad("LOCK", name) + " " + cells.Pad("HELD BY", holder) + " " + head
+	lines := []Line{{{cells.Pad(head, v.Width), Head}}}
+	for i, r := range v.visible() {
+		_, style := noteOf(r)
+		if v.offset+i == v.cursor {
+			style = Selected
+		}
+		text := cells.Name(quote.Text(r.Name), name) + " " + cells.Name(holderOf(r), holder) + " "
+		lines = append(lines, append(Line{{text, style}}, v.lane(r.Lock, lane)...))
+	}
+	return lines
+}
+
+// A slice is the part of a lane that one character shows.
+type slice struct {
+	held  time.Duration
+	owner string // that held for the longest time
+	most  time.Duration
+	mark  rune // 0 if there is none
+}
+
+// lane is the last minutes of a lock in n characters: each as high as the part of its time in which
+// it was held, in the style of its owner.
+func (v *View) lane(l *board.Lock, n int) (pieces Line) {
+	now, each := v.shown.Now, v.period()/time.Duration(n)
+	from := now.Add(-each * time.Duration(n))
+	at := func(t time.Time) int { return max(0, min(n-1, int(t.Sub(from)/each))) }
+	slices := make([]slice, n)
+	mark := func(t time.Time, is bool, m rune) {
+		if is && t.After(from) {
+			slices[at(t)].mark = m
+		}
+	}
+	holds := v.past[l.Name]
+	for _, p := range l.Places {
+		holds = append(holds[:len(holds):len(holds)], board.Past{Owner: p.Whose(), Seen: p.Seen,
+			Holds: p.Holds, Held: p.Held, Recalled: recalledAt(p), Gone: now})
+	}
+	for _, p := range holds {
+		begin := p.Held
+		if begin.IsZero() {
+			begin = p.Seen
+		}
+		if !p.Holds || p.Gone.Before(from) {
+			continue
+		}
+		for i := at(begin); i <= at(p.Gone); i++ {
+			s, start := &slices[i], from.Add(each*time.Duration(i))
+			held := max(1, earlier(p.Gone, start.Add(each)).Sub(later(begin, start)))
+			if s.held += held; held >= s.most {
+				s.owner, s.most = p.Owner, held
+			}
+		}
+		mark(p.Recalled, true, 'r')
+		mark(p.Gone, p.End == board.Lost, 'x')
+		mark(p.Gone, p.End == board.Broken, 'b')
+	}
+	for i, s := range slices {
+		piece := v.character(s, each, v.unknown(from.Add(each*time.Duration(i)), each))
+		if last := len(pieces) - 1; last >= 0 && pieces[last].Style == piece.Style {
+			pieces[last].Text += piece.Text
+		} else {
+			pieces = append(pieces, piece)
+		}
+	}
+	return pieces
+}
+
+// character shows a slice that lasts a time.
+func (v *View) character(s slice, each time.Duration, unknown bool) Piece {
+	heights := blocks
+	if v.ASCII {
+		heights = bars
+	}
+	switch full := len(heights) - 1; {
+	case s.mark == 'r':
+		return Piece{"r", Warn}
+	case s.mark != 0:
+		return Piece{string(s.mark), Bad}
+	case s.held > 0:
+		part := min(full, max(1, int(s.held*time.Duration(full)/each)))
+		return Piece{string(heights[part]), v.styleOf(s.owner)}
+	case unknown:
+		return Piece{"/", Faint}
+	}
+	return Piece{" ", Plain}
+}
+
+// unknown reports whether nothing is known of a part of a time.
+func (v *View) unknown(start time.Time, each time.Duration) bool {
+	if start.Before(v.history.Since) {
+		return true
+	}
+	for _, b := range v.history.Blind {
+		if start.Before(b.To) && start.Add(each).After(b.From) {
+			return true
+		}
+	}
+	return false
+}
+
+// mostOwners is how many owners a View remembers the styles of.
+const mostOwners = 5000
+
+// styleOf is the style of an owner: the same in all lanes, and that of each sixth.
+func (v *View) styleOf(owner string) Style {
+	n, is := v.owners[owner]
+	if !is {
+		if v.owners == nil || len(v.owners) >= mostOwners {
+			v.owners = make(map[string]int)
+		}
+		n = len(v.owners)
+		v.owners[owner] = n
+	}
+	return Owner + Style(n%Owners)
+}
+
+func recalledAt(p *board.Place) time.Time {
+	if p.Recall == nil {
+		return time.Time{}
+	}
+	return p.Recall.Asked
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
