@@ -61,7 +61,7 @@ type path struct {
 //	a1e3       ask: client 1 puts a key of a kind (e, r, p) under the name 3
 //	sP1.4c2    serve the request Put, Delete, Move, Grant or Renew of place or lease 1 that was
 //	           sent at 4,
-//	           the third time (c2)
+//	           the third time (c2), in the epoch 1 (e1)
 //	hP1.4      hear the answer to it
 //	mP1.4      both
 //	l1 e1 u1   look, enter, unlock place 1; l1+: it is clear; u1+: a watch covers its key
@@ -199,18 +199,18 @@ func (s *tag) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-type table[V any] map[number]V
+type table[K comparable, V any] map[K]V
 
-func (m *table[V]) UnmarshalJSON(b []byte) error {
+func (m *table[K, V]) UnmarshalJSON(b []byte) error {
 	var pairs struct {
 		Map [][2]json.RawMessage `json:"#map"`
 	}
 	if err := json.Unmarshal(b, &pairs); err != nil {
 		return err
 	}
-	*m = make(table[V])
+	*m = make(table[K, V])
 	for _, pair := range pairs.Map {
-		var key number
+		var key K
 		var value V
 		if err := json.Unmarshal(pair[0], &key); err != nil {
 			return err
@@ -246,20 +246,28 @@ func (r request) String() string {
 	if r.Copy > 0 {
 		text += fmt.Sprint("c", r.Copy)
 	}
+	if r.Epoch > 0 {
+		text += fmt.Sprint("e", r.Epoch)
+	}
 	return text
+}
+
+type keyName struct {
+	Kind string
+	Of   number
 }
 
 type state struct {
 	Now  number
 	Etcd struct {
-		Keys table[struct{ Rev, Place number }]
+		Keys table[keyName, struct{ Rev, Place number }]
 	}
 	Requests set[request]
-	Leases   table[struct{ By, Until number }]
-	Places   table[struct {
-		Phase, Said      tag
-		Rev, Lease, Name number
-		Clear            bool
+	Leases   table[number, struct{ By, Until number }]
+	Places   table[number, struct {
+		Phase, Said tag
+		Rev, Lease  number
+		Clear       bool
 	}]
 }
 
@@ -268,7 +276,7 @@ func (s state) seen() map[string]string {
 	seen := make(map[string]string)
 	var keys []string
 	var holders []string
-	byRev := slices.SortedFunc(maps.Keys(s.Etcd.Keys), func(a, b number) int {
+	byRev := slices.SortedFunc(maps.Keys(s.Etcd.Keys), func(a, b keyName) int {
 		return int(s.Etcd.Keys[a].Rev - s.Etcd.Keys[b].Rev)
 	})
 	for _, name := range byRev {
@@ -313,6 +321,11 @@ func (p picks) number(t *testing.T, name string) (n number) {
 	return n
 }
 
+func (p picks) name(t *testing.T) (n keyName) {
+	require.NoError(t, json.Unmarshal(p["name"].Value, &n))
+	return n
+}
+
 func (p picks) boolean(t *testing.T, name string) (is bool) {
 	require.Equal(t, "Some", p[name].Tag, name)
 	require.NoError(t, json.Unmarshal(p[name].Value, &is))
@@ -332,8 +345,8 @@ func (p picks) act(t *testing.T, taken string, before, after state) string {
 	case "expiry":
 		return of("x", "l")
 	case "operator":
-		return fmt.Sprint("o", before.Etcd.Keys[p.number(t, "name")].Place)
-	case "grant":
+		return fmt.Sprint("o", before.Etcd.Keys[p.name(t)].Place)
+	case "grant", "granting":
 		return of("g", "c")
 	case "renewal":
 		return of("r", "l")
@@ -351,24 +364,24 @@ func (p picks) act(t *testing.T, taken string, before, after state) string {
 		return act
 	case "enter":
 		return of("e", "i")
-	case "unlock":
+	case "unlock", "release":
 		act := of("u", "i")
 		if p.boolean(t, "seen") {
 			act += "+"
 		}
 		return act
-	case "giveUp":
+	case "giveUp", "givingUp":
 		return of("v", "i")
-	case "again", "twice":
+	case "again", "twice", "repeating":
 		for _, r := range after.Requests {
 			if !slices.Contains(before.Requests, r) {
 				return fmt.Sprintf("n%c%d", r.Verb[0], r.ID)
 			}
 		}
-	case "ask", "asks":
+	case "ask", "asking":
 		var kind string
 		require.NoError(t, json.Unmarshal(p["kind"].Value, &kind))
-		return fmt.Sprintf("a%d%c%d", p.number(t, "c"), kind[0], p.number(t, "name"))
+		return fmt.Sprintf("a%d%c%d", p.number(t, "c"), kind[0], p.name(t).Of)
 	case "serve", "message":
 		var r request
 		require.NoError(t, json.Unmarshal(p["r"].Value, &r))
