@@ -170,7 +170,7 @@ func (c *call) retreat(ctx context.Context, err error, anew *attempt.Backoff) er
 	}
 	n := c.first.local
 	if ended && !s.leases.ClosedLocked() && n.queue.HandsDown(n.keyLocked(c.first)) {
-		n.ahead = c.first.place.Ahead
+		n.before = c.first.place.behind()
 		_, locked := c.first.leaveLocked()
 		s.mu.Unlock()
 		return c.gaveUp(ctx, err, locked, away)

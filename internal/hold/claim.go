@@ -175,7 +175,7 @@ func (c *claim) behindLocked() *Busy {
 	if c.waiter.Standing() == home.Waiting {
 		return n.busyLocked(&c.waiter, c.Kind)
 	}
-	ahead := n.ahead // as the owner before it has seen it
+	ahead := n.ahead() // as the owner before it has seen it
 	if p := c.place; p != nil && p.Ticket.Rev() != 0 {
 		ahead = p.Ahead
 	}
@@ -201,7 +201,7 @@ func (c *claim) leaveLocked() (h *Hold, locked *Busy) {
 	case home.Owner:
 		if p != nil && p.GivenUpLocked() { // it was given up
 			if p.Ticket.Rev() != 0 {
-				n.ahead = p.Ahead
+				n.before = p.behind()
 			}
 			p = nil
 		}
@@ -254,9 +254,9 @@ const mostTold = 21
 // over sooner costs no timer, and to tell one takes as long beside 20,000 others. Session.mu guards
 // it.
 type lasting struct {
-	told  [mostTold + 1]*list.List[*claim] // by how often; nil before the first
-	timer *time.Timer                      // nil before the first wait that is to be told
-	armed bool                             // the timer runs, or what it calls
+	told  []*list.List[*claim] // by how often, up to the most that there were
+	timer *time.Timer          // nil before the first wait that is to be told
+	armed bool                 // the timer runs, or what it calls
 }
 
 // addLocked adds c, which begins to wait.
@@ -276,8 +276,8 @@ func (w *lasting) addLocked(c *claim) {
 
 // putLocked puts c among the waits that were told n times.
 func (w *lasting) putLocked(n int, c *claim) {
-	if w.told[n] == nil {
-		w.told[n] = new(list.List[*claim])
+	for len(w.told) <= n {
+		w.told = append(w.told, new(list.List[*claim]))
 	}
 	w.told[n].Add(&c.ofSession, c)
 }
@@ -308,7 +308,7 @@ func (w *lasting) firsts() iter.Seq[*claim] {
 // nextLocked is the wait that is due first, how often it was told, and when it is due. Without one
 // c is nil.
 func (w *lasting) nextLocked() (c *claim, n int, due time.Time) {
-	for i, told := range w.told[:mostTold] {
+	for i, told := range w.told[:min(len(w.told), mostTold)] {
 		if first, ok := told.First(); ok {
 			if at := first.call.started.Add(events.Lasts << i); c == nil || at.Before(due) {
 				c, n, due = first, i, at

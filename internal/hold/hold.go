@@ -132,8 +132,7 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 func (p *place) newHoldLocked(c *claim, first *Hold, now time.Time) {
 	m := c.m
 	h := &Hold{m: m, claim: c, place: p, began: now, depth: 1}
-	h.self[0] = h
-	h.all, h.life = h.self[:], &h.own
+	h.self[0], h.all, h.life = h, h.self[:], &h.own
 	if most := m.cfg.MaxHold; most > 0 {
 		h.most = now.Add(most)
 	}
@@ -144,7 +143,7 @@ func (p *place) newHoldLocked(c *claim, first *Hold, now time.Time) {
 	p.hold, c.hold, c.place = h, h, p
 	p.holds.Add(&h.atPlace, h)
 	m.holds.Add(&h.ofHandle, h)
-	c.local.ahead = line.None
+	c.local.before = nil
 	c.endsWaitLocked()
 	if first == nil {
 		h.own.Begin(p.Lease, h, h.most, errs.MaxHold)

@@ -17,7 +17,7 @@ type localLine struct {
 	queue.Line // etcd's line, as it is known
 	s          *Session
 	queue      home.Queue[*claim]
-	ahead      line.Ahead         // before the last place, if it was given up without a hold
+	before     *line.Ahead        // the last place, if it was given up without a hold; nil: None
 	tries      *list.List[*claim] // in the queue, that wait for no other contender
 	swept      list.Node[*localLine]
 	asking     *asking // of the claims that ask, nil without one
@@ -49,7 +49,7 @@ func lineAtLocked(s *Session, name string) *localLine {
 			s.inOrder.Add(&n.swept, n)
 		}
 	}
-	n := &localLine{s: s, ahead: line.None}
+	n := &localLine{s: s}
 	n.Init(s.keys, name, n)
 	s.lines[name] = n
 	s.inOrder.Add(&n.swept, n)
@@ -92,7 +92,7 @@ func (n *localLine) busyLocked(w *home.Waiter[*claim], kind line.Kind) *Busy {
 	if owner.Kind == line.Permit {
 		b.Ahead += n.queue.Sharing() // each has a key
 	}
-	ahead := n.ahead // in etcd, of the owner
+	ahead := n.ahead() // in etcd, of the owner
 	if p := owner.place; p != nil && p.Ticket.Rev() != 0 {
 		ahead = line.None
 		if owner.hold == nil {
@@ -133,10 +133,18 @@ func (n *localLine) firstLocked() *claim {
 // the way.
 func (n *localLine) aheadLocked(kind line.Kind) *Busy {
 	delay := n.DelayLocked(time.Now(), kind)
-	if n.ahead.Count() == 0 && delay.Lasts == 0 {
+	if n.ahead().Count() == 0 && delay.Lasts == 0 {
 		return nil
 	}
-	return n.busyBehindLocked(n.ahead, delay)
+	return n.busyBehindLocked(n.ahead(), delay)
+}
+
+// ahead is what was ahead of the last place of n in etcd's line, as it was given up without a hold.
+func (n *localLine) ahead() line.Ahead {
+	if n.before == nil {
+		return line.None
+	}
+	return *n.before
 }
 
 // busyBehindLocked is busyBehind for an error of a call: it also knows whose keys these are.
@@ -194,7 +202,7 @@ func (n *localLine) endTurnLocked(c *claim, left *place) {
 	case home.Passes, home.HandsOn:
 		next.hasTurnLocked(left)
 	case home.Frees:
-		n.ahead = line.None
+		n.before = nil
 	}
 }
 

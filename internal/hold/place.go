@@ -73,6 +73,12 @@ func (p *place) waitsLocked() bool {
 	}
 }
 
+// behind is what is ahead of p.
+func (p *place) behind() *line.Ahead {
+	ahead := p.Ahead
+	return &ahead
+}
+
 // contender is p as other contenders see it.
 func (p *place) contender() Contender {
 	c := p.m.contender()

@@ -10,7 +10,6 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/guard"
-	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/quote"
 )
@@ -41,7 +40,7 @@ func (l *listener) SetBackLocked(ended, present *etcd.Epoch) {
 func (l *listener) followSetBack() {
 	s := (*Session)(l)
 	guard.Pieces(&s.mu, maps.Values(s.lines), func(n *localLine) {
-		n.ahead = line.None
+		n.before = nil
 		if p := n.kept; p != nil && p.StaleLocked() {
 			n.GiveWayLocked()
 		}

@@ -21,12 +21,12 @@ import (
 // since the readers may be many. The holder may then be another reader.
 type Ahead struct {
 	Reading
-	Last  Line  // predecessors for which the place waits
-	First Entry // the holder, if not Last[0] or not All; without a revision if unknown
-	About int   // how many predecessors, if not All: at most, not counting later strays
-	Keys  int   // how many keys were below the prefix, with strays and keys behind the place
-
-	Strays bool // the oldest key is no contender, so the holder is among the next ones
+	Strays bool   // the oldest key is no contender, so the holder is among the next ones
+	own    Shape  // of the place, if it is a permit
+	Last   Line   // predecessors for which the place waits
+	First  *Entry // the holder, if not Last[0] or not All; nil if unknown
+	About  int    // how many predecessors, if not All: at most, not counting later strays
+	Keys   int    // how many keys were below the prefix, with strays and keys behind the place
 
 	// Unlike has permits ahead of a permit that count on another limit, one for each limit.
 	Unlike Line
@@ -34,8 +34,6 @@ type Ahead struct {
 	// TTLs are those of the contenders that were read. Untold is set, too, if there may be others, of
 	// which the place waits for one.
 	TTLs
-
-	own Shape // of the place, if it is a permit
 }
 
 // A Reading says how many of a place's predecessors its Ahead has. The reader sets it.
@@ -176,7 +174,8 @@ func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int)
 		a.permits(contenders, own)
 	}
 	if len(before) > 0 && (!whole || len(blocking) == 0 || before[0].Rev != blocking[0].Rev) {
-		a.First = before[0]
+		e := before[0] // a copy: the line may be long
+		a.First = &e
 	}
 	return a, len(blocking)
 }
@@ -186,7 +185,7 @@ func Among(name string, own Entry, oldest ...*pb.RangeResponse) (a Ahead, n int)
 func (a Ahead) HeldBy(name string, oldest *pb.RangeResponse) Ahead {
 	if kvs := oldest.GetKvs(); len(kvs) > 0 {
 		if e := EntryOf(kvs[0]); e.MayStandIn(name) {
-			a.First = e
+			a.First = &e
 		} else {
 			a.Strays = true
 		}
@@ -251,8 +250,11 @@ func (a Ahead) Since(earlier Ahead) Ahead {
 	if earlier.Reading != Unread && !earlier.Untold {
 		a.TTLs = earlier.TTLs
 	}
-	if a.First.Rev == 0 {
-		a.First, a.Strays = earlier.Holder(), a.Strays || earlier.Strays
+	if a.First == nil {
+		if e := earlier.Holder(); e.Rev != 0 {
+			a.First = &e
+		}
+		a.Strays = a.Strays || earlier.Strays
 	}
 	return a
 }
@@ -300,9 +302,9 @@ func (a Ahead) Count() int {
 // first one is unknown.
 func (a Ahead) Holder() Entry {
 	switch {
-	case a.Reading != All || len(a.Last) > 0 && 0 < a.First.Rev && a.First.Rev < a.Last[0].Rev:
-		return a.First
-	case len(a.Last) > 0:
+	case a.First != nil && (a.Reading != All || len(a.Last) > 0 && a.First.Rev < a.Last[0].Rev):
+		return *a.First
+	case a.Reading == All && len(a.Last) > 0:
 		return a.Last[0]
 	default:
 		return Entry{}

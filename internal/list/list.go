@@ -8,7 +8,7 @@ import "iter"
 // that has had a node. A list that is given up goes on while it has nodes: each knows the one in
 // which it is.
 type List[T any] struct {
-	ends   Node[T] // before the first node and after the last one; it stands for nothing
+	first  *Node[T] // nil if there is none
 	length int
 }
 
@@ -16,17 +16,19 @@ type List[T any] struct {
 type Node[T any] struct {
 	of            T
 	in            *List[T]
-	before, after *Node[T]
+	before, after *Node[T] // in a ring: before the first one is the last one
 }
 
 // Add adds n, as the last one. It stands for of.
 func (l *List[T]) Add(n *Node[T], of T) {
 	n.Remove()
-	if l.length == 0 {
-		l.ends.before, l.ends.after = &l.ends, &l.ends
+	n.of, n.in, n.before, n.after = of, l, n, n
+	if l.first == nil {
+		l.first = n
+	} else {
+		n.before, n.after = l.first.before, l.first
+		n.before.after, n.after.before = n, n
 	}
-	n.of, n.in, n.before, n.after = of, l, l.ends.before, &l.ends
-	n.before.after, n.after.before = n, n
 	l.length++
 }
 
@@ -36,7 +38,11 @@ func (n *Node[T]) Remove() {
 		return
 	}
 	n.before.after, n.after.before = n.after, n.before
-	n.in.length--
+	if n.in.length--; n.in.length == 0 {
+		n.in.first = nil
+	} else if n.in.first == n {
+		n.in.first = n.after
+	}
 	n.in, n.before, n.after = nil, nil, nil
 }
 
@@ -53,7 +59,7 @@ func (l *List[T]) First() (of T, ok bool) {
 	if l.Len() == 0 {
 		return of, false
 	}
-	return l.ends.after.of, true
+	return l.first.of, true
 }
 
 // Last is what the last node stands for. ok is false if there is none.
@@ -61,14 +67,17 @@ func (l *List[T]) Last() (of T, ok bool) {
 	if l.Len() == 0 {
 		return of, false
 	}
-	return l.ends.before.of, true
+	return l.first.before.of, true
 }
 
 // All yields what the nodes stand for, in order. The one that was just yielded may be removed.
 func (l *List[T]) All() iter.Seq[T] {
 	return func(yield func(T) bool) {
-		for n := l.ends.after; n != nil && n != &l.ends; {
+		for n := l.first; n != nil; {
 			next := n.after
+			if next == l.first {
+				next = nil
+			}
 			if !yield(n.of) {
 				return
 			}
@@ -81,7 +90,7 @@ func (l *List[T]) All() iter.Seq[T] {
 func (n *Node[T]) Before() iter.Seq[T] {
 	return func(yield func(T) bool) {
 		l := n.in
-		for b := n.before; b != nil && b != &l.ends && yield(b.of); b = b.before {
+		for b := n; l != nil && b != l.first && yield(b.before.of); b = b.before {
 		}
 	}
 }
@@ -89,7 +98,7 @@ func (n *Node[T]) Before() iter.Seq[T] {
 // Firsts yields what is first, again and again, until nothing is. The caller removes each.
 func (l *List[T]) Firsts() iter.Seq[T] {
 	return func(yield func(T) bool) {
-		for l.length > 0 && yield(l.ends.after.of) {
+		for l.length > 0 && yield(l.first.of) {
 		}
 	}
 }

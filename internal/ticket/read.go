@@ -37,9 +37,9 @@ func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
 // WhoHolds returns ahead with what AskWhoHolds has read.
 func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
 	oldest := line.Of(t.Name, read.GetKvs()).Before(t.Entry())
-	unknown := ahead.First.Rev == 0 && ahead.Reading != line.All
-	if len(oldest) > 0 && (unknown || oldest[0].Rev == ahead.First.Rev) {
-		ahead.First = oldest[0]
+	unknown := ahead.First == nil && ahead.Reading != line.All
+	if len(oldest) > 0 && (unknown || ahead.First != nil && oldest[0].Rev == ahead.First.Rev) {
+		ahead.First = &oldest[0]
 		ahead.Longest = max(ahead.Longest, oldest[0].TTLs().Longest)
 	}
 	if ahead.Reading != line.Brief {

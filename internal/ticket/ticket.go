@@ -427,7 +427,7 @@ func (t *Ticket) RemovedBy(a Answer, known line.Ahead) line.Ahead {
 		ahead := line.Ahead{About: int(read.Count)}.HeldBy(t.Name, read)
 		if known.Reading == line.All {
 			ahead, _ = line.Among(t.Name, t.Entry(), read)
-		} else if ahead.First.Rev == known.First.Rev {
+		} else if ahead.First != nil && known.First != nil && ahead.First.Rev == known.First.Rev {
 			ahead.First = known.First // with its value
 		}
 		known = ahead.Since(known)
