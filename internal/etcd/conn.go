@@ -669,17 +669,17 @@ func (c *Conn) Endpoints() []string {
 }
 
 // FollowConnection has a goroutine of the Session's call lost when the client has lost its
-// connection, and found when it has another, until ctx ends. It returns at once. A call may come
-// while an earlier one is under way.
-func (c *Conn) FollowConnection(ctx context.Context, lost, found func()) {
+// connection, and found when it has another, until end is called. It returns at once. A call may
+// come while an earlier one is under way.
+func (c *Conn) FollowConnection(lost, found func()) (end func()) {
 	conn := c.client.ActiveConnection()
 	if conn == nil {
-		return // not made with clientv3.New
+		return func() {} // not made with clientv3.New
 	}
 	n := attempt.SharedBy(&connections, conn, func() *connection {
 		return &connection{followers: make(map[*follower]struct{})}
 	})
-	f := &follower{ctx, c.tasks, lost, found}
+	f := &follower{c.tasks, lost, found}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.followers[f] = struct{}{}; len(n.followers) == 1 {
@@ -687,7 +687,7 @@ func (c *Conn) FollowConnection(ctx context.Context, lost, found func()) {
 		following, n.end = context.WithCancel(context.Background())
 		go n.follow(following, conn)
 	}
-	context.AfterFunc(ctx, func() { n.forget(f) })
+	return func() { n.forget(f) }
 }
 
 // An Epoch is a part of etcd's history, as a Session has seen it: one cluster whose

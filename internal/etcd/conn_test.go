@@ -188,10 +188,9 @@ func TestASessionThatIsBusyKeepsNoOtherInTheDark(t *testing.T) {
 	busy, free := make(chan struct{}, 2), make(chan struct{})
 	a, _ := conn(t, client)
 	b, _ := conn(t, client)
-	a.FollowConnection(t.Context(), func() { busy <- struct{}{}; <-free }, func() {})
-	ctx, end := context.WithCancel(t.Context())
+	defer a.FollowConnection(func() { busy <- struct{}{}; <-free }, func() {})()
 	lost, found := make(chan struct{}), make(chan struct{})
-	b.FollowConnection(ctx, func() { lost <- struct{}{} }, func() { found <- struct{}{} })
+	end := b.FollowConnection(func() { lost <- struct{}{} }, func() { found <- struct{}{} })
 	server.Stop()
 	<-busy
 	<-lost

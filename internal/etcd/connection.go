@@ -25,7 +25,6 @@ type connection struct {
 }
 
 type follower struct {
-	ctx         context.Context
 	tasks       *guard.Group
 	lost, found func()
 }
@@ -42,16 +41,23 @@ func (n *connection) follow(ctx context.Context, conn *grpc.ClientConn) {
 		told := slices.Collect(maps.Keys(n.followers))
 		n.mu.Unlock()
 		for _, f := range told {
-			if f.ctx.Err() != nil {
-				continue // about to be forgotten
-			}
-			if was == connectivity.Ready {
-				f.tasks.Go(f.lost)
-			}
-			if state == connectivity.Ready {
-				f.tasks.Go(f.found)
-			}
+			n.tell(f, was == connectivity.Ready, state == connectivity.Ready)
 		}
+	}
+}
+
+// tell tells f, unless it was forgotten.
+func (n *connection) tell(f *follower, lost, found bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, follows := n.followers[f]; !follows {
+		return
+	}
+	if lost {
+		f.tasks.Go(f.lost)
+	}
+	if found {
+		f.tasks.Go(f.found)
 	}
 }
 

@@ -49,6 +49,7 @@ const (
 type stream struct {
 	mu       sync.Mutex    // not held across anything
 	name     int64         // of the stream for new watches; no two streams have the same
+	own      metadata.MD   // of its watches: its name, and that it requires a leader
 	since    time.Time     // when it was named
 	heard    time.Time     // when a watch on it last reported something
 	silent   time.Time     // when the first watch without an answer since then began
@@ -65,9 +66,10 @@ var (
 // streamOf returns the stream of a client.
 func streamOf(client *clientv3.Client) *stream {
 	return attempt.SharedBy(&streams, client, func() *stream {
-		return &stream{
-			name: streamNames.Add(1), patience: leastSilence, watches: make(map[*Conn]int),
-		}
+		s := &stream{patience: leastSilence, watches: make(map[*Conn]int)}
+		s.renewLocked()
+		s.since = time.Time{}
+		return s
 	})
 }
 
@@ -91,8 +93,7 @@ func IsOfToken(err error) bool {
 func (s *stream) context(ctx context.Context) (context.Context, int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own := metadata.Pairs(streamKey, strconv.FormatInt(s.name, 10))
-	return clientv3.WithRequireLeader(metadata.NewOutgoingContext(ctx, own)), s.name
+	return metadata.NewOutgoingContext(ctx, s.own), s.name
 }
 
 // tells notes that a watch on the named stream reported something: the stream lives.
@@ -170,5 +171,7 @@ func (s *stream) moved() {
 // renewLocked names another stream.
 func (s *stream) renewLocked() {
 	s.name, s.since = streamNames.Add(1), time.Now()
+	s.own = metadata.Pairs(streamKey, strconv.FormatInt(s.name, 10),
+		rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader)
 	s.heard, s.silent = time.Time{}, time.Time{}
 }

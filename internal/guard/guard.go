@@ -76,16 +76,22 @@ type Group struct {
 // Go runs f in a goroutine of g. The caller makes sure that f ends soon after the Session's context
 // does, or after the context of a call that Close ends.
 func (g *Group) Go(f func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.count++
+	g.Add()
 	go func() {
-		defer g.ended()
+		defer g.Done()
 		f()
 	}()
 }
 
-func (g *Group) ended() {
+// Add counts what g waits for as for a goroutine, until Done is called.
+func (g *Group) Add() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.count++
+}
+
+// Done ends what Add has counted.
+func (g *Group) Done() {
 	g.mu.Lock()
 	g.count--
 	var idle chan struct{}

@@ -77,6 +77,7 @@ func (s *Session) awaitClosed(ctx context.Context) error {
 			return errs.CloseUnconfirmed(attempt.Cause(ctx))
 		}
 		s.cancel() // makes every goroutine return
+		s.leases.WakeKeepers()
 		<-quiet
 		over = attempt.Cause(ctx)
 	}

@@ -122,8 +122,6 @@ func (p *Pool) newLease(ctx context.Context) error {
 		TTL:   granted.TTL,
 		trust: trust.New(granted.Sent, granted.TTL, p.config.Margin),
 		pool:  p,
-		wake:  make(chan struct{}, 1),
-		care:  time.NewTimer(0),
 		dead:  make(chan struct{}),
 		goes:  make(chan struct{}),
 		read:  p.etcd.Epoch(), // no hold is on it
@@ -141,7 +139,7 @@ func (p *Pool) newLease(ctx context.Context) error {
 		l.over = errGrantTooLate
 	}
 	p.safety.Unlock()
-	p.tasks.Go(func() { l.keep(granted.Sent) })
+	l.keepLocked(granted.Sent)
 	p.config.Log(slog.LevelDebug, "lease granted", "lease", l.Hex(), "ttl", l.TTL)
 	p.config.Granted(l.ID, l.TTL)
 	if late {

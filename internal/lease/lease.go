@@ -37,7 +37,6 @@ type Lease struct {
 	TTL      time.Duration // as granted
 	pool     *Pool
 	plan     trust.Schedule     // of its renewals
-	wake     chan struct{}      // tells the keeper to check the state again
 	care     *time.Timer        // of due
 	dead     chan struct{}      // closed when it has ended
 	goes     chan struct{}      // closed when it is about to be revoked, or has gone
@@ -46,6 +45,7 @@ type Lease struct {
 	bury     context.CancelFunc // ends live
 
 	tenants Tenants // what it knows of its keys
+	keeper  keeper
 
 	// Guarded by the Session's mutex.
 	state state     // changed by becomesLocked alone
@@ -66,8 +66,6 @@ type Lease struct {
 	late  atomic.Bool // one is late
 
 	unknown atomic.Bool // etcd has not known it, before its time was over
-
-	overdue atomic.Bool // by the wall clock the next renewal is; news for the keeper
 }
 
 // A Reason is why the trust in a lease has ended, as far as users tell the reasons apart.
@@ -399,17 +397,14 @@ func (l *Lease) dueLocked(at time.Time) {
 // (Nor leave the next renewal to its timer. There may be time enough for one before the trust is
 // over. TestALeaseIsRenewedOnceTheMachineHasWoken.)
 func (l *Lease) alarmed() {
-	if l.expires() == nil && l.remaining(time.Now()) < l.plan.Span-l.plan.Period {
-		l.overdue.Store(true)
+	overdue := l.expires() == nil && l.remaining(time.Now()) < l.plan.Span-l.plan.Period
+	k := &l.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if overdue && k.verdict == leaseRenew {
+		k.next.Reset(0)
 	}
-	l.WakeKeeper()
-}
-
-func (l *Lease) WakeKeeper() {
-	select {
-	case l.wake <- struct{}{}:
-	default: // already told
-	}
+	k.wakeLocked()
 }
 
 // until is when the trust in the lease ends, or has ended.

@@ -218,7 +218,12 @@ func TestALeaseIsRenewedOnceTheMachineHasWoken(t *testing.T) {
 		l.alarmed()
 	}
 	wakes(40 * time.Minute)
-	seen := func() bool { return len(l.wake) == 0 }
+	seen := func() bool {
+		k := &l.keeper
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		return !k.due && !k.caring
+	}
 	require.Eventually(t, seen, 10*time.Second, time.Millisecond)
 	wakes(40 * time.Minute) // by then the keeper has done what the first one asked for
 	require.Eventually(t, seen, 10*time.Second, time.Millisecond)

@@ -132,6 +132,11 @@ func (p *Pool) LongestTTL() time.Duration {
 func (p *Pool) CloseLocked() {
 	p.closedAt = time.Now()
 	p.mu.After(p.endLives)
+	p.WakeKeepers()
+}
+
+// WakeKeepers has all keepers see what is due: the Session's context may have ended.
+func (p *Pool) WakeKeepers() {
 	for _, l := range p.all() {
 		l.WakeKeeper()
 	}
@@ -148,9 +153,7 @@ func (p *Pool) endLives() {
 // ends with the trust in it, and expires in etcd. The caller has no new place taken.
 func (p *Pool) OrphanLocked() {
 	p.orphaned = true
-	for _, l := range p.all() {
-		l.WakeKeeper()
-	}
+	p.WakeKeepers()
 }
 
 // leavesLeases reports whether leases are left to expire.

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -18,12 +19,6 @@ import (
 // mostAsking is how many renewals of a lease ask at a time what they are worth.
 const mostAsking = 2
 
-// A renewal is the outcome of one attempt to renew.
-type renewal struct {
-	started time.Time
-	err     error
-}
-
 // streamIsOver reports whether a renewal failed because its stream ended, and not because of what
 // etcd says about the lease. A stream that has answered before ends when its member stops, or with
 // its token.
@@ -32,8 +27,7 @@ func streamIsOver(err error) bool {
 		(!attempt.Refused(err) || etcd.IsOfToken(err))
 }
 
-// A keeper renews a lease, audits its keys and finally revokes it. Only the goroutine of keep
-// changes its fields.
+// A keeper renews a lease, audits its keys and finally revokes it.
 //
 // Renewals are separate attempts, on a stream that stays open and that all leases of the client
 // share. One is sent in each period of the schedule. If its answer takes longer than half a period,
@@ -43,101 +37,104 @@ func streamIsOver(err error) bool {
 // and its loss costs a hold. No attempt outlives the trust that it could give: later its answer
 // would be useless.
 //
-// The goroutine never takes the Session's mutex, which would make a renewal late. Another
-// goroutine, care, does what needs the mutex; one runs at a time.
+// It has no goroutine of its own. Timers and answers call its methods, which never take the
+// Session's mutex: that would make a renewal late. A goroutine, care, does what needs the mutex;
+// one runs at a time, and the last one revokes the lease.
+//
+// (Do not give it a goroutine. It waits for nearly all of its time, and its stack is a fifth of all
+// that a Session takes. TestWhatASessionTakes.)
 type keeper struct {
 	*Lease
 	ctx    context.Context // of the attempts and the streams
+	stop   context.CancelFunc
 	sender *keepalive.Sender
+	ignore func()        // the lookout
+	asking chan struct{} // has a token of each renewal that asks
 
+	mu          sync.Mutex  // no other is taken under it, but for that of the Session's goroutines
 	next        *time.Timer // when a renewal is due
 	lastStarted time.Time
-	unanswered  int  // how many sendings in a row had no good answer yet, the last one included
-	repeated    bool // the last one that has ended has failed
-	refused     bool // etcd has refused one since the last good answer
-	results     chan renewal
-	asking      chan struct{} // has a token of each renewal that asks
-
-	verdict   verdict // of the last care
-	caring    bool
-	cared     chan cared
-	lastAudit time.Time
-	auditing  bool
-	audited   chan bool // whether etcd knew the lease
+	unanswered  int     // how many sendings in a row had no good answer yet, the last one included
+	repeated    bool    // the last one that has ended has failed
+	refused     bool    // etcd has refused one since the last good answer
+	verdict     verdict // of the last care
+	due, caring bool    // care is to run, or runs
+	lastAudit   time.Time
+	auditing    bool
 }
 
-// keep is the keeper's goroutine. It runs from the grant until no put can apply under the lease
-// any more.
-func (l *Lease) keep(granted time.Time) {
-	ctx, stopAttempts := context.WithCancel(l.pool.ctx)
-	defer stopAttempts()
-	k := &keeper{
-		Lease:       l,
-		ctx:         ctx,
-		next:        time.NewTimer(l.plan.Period),
-		lastStarted: granted,
-		results:     make(chan renewal),
-		asking:      make(chan struct{}, mostAsking),
-		cared:       make(chan cared, 1),
-		lastAudit:   granted,
-		audited:     make(chan bool, 1),
-	}
-	defer k.next.Stop()
+// keepLocked has the keeper begin with a lease that was just granted. It goes on until no put can
+// apply under the lease any more.
+func (l *Lease) keepLocked(granted time.Time) {
+	k := &l.keeper
+	k.Lease, k.lastStarted, k.lastAudit = l, granted, granted
+	k.asking = make(chan struct{}, mostAsking)
+	k.ctx, k.stop = context.WithCancel(l.pool.ctx)
+	l.pool.tasks.Add() // until the lease is revoked
 	k.sender = l.pool.etcd.Renewals(l.ID, l.plan.Period)
-	k.renewAt(granted.Add(l.plan.Period))
-	defer l.care.Stop()
-	defer l.pool.etcd.LookOut(l.alarmed)()
-
-	ended := l.pool.ctx.Done()
-	for due := false; k.verdict != leaseOver; {
-		if due && !k.caring {
-			due, k.caring = false, true
-			last := k.lastAudit
-			k.pool.tasks.Go(func() { k.cared <- k.care(last) })
-		}
-		select {
-		case <-ended:
-			ended, due = nil, true
-		case <-l.wake:
-			due = true
-			if l.overdue.Swap(false) {
-				k.next.Reset(0)
-			}
-		case <-l.care.C:
-			due = true
-		case c := <-k.cared:
-			k.caring, k.verdict = false, c.verdict
-			if c.audit && !k.auditing {
-				k.audit()
-			}
-		case <-k.next.C:
-			if k.verdict == leaseRenew && l.Over(time.Now()) == nil {
-				k.send()
-			}
-		case r := <-k.results:
-			k.answered(r)
-		case known := <-k.audited:
-			k.auditing, due = false, true
-			if !known && k.unanswered == 0 {
-				k.next.Reset(0) // a renewal tells for certain
-			}
-		}
-	}
-	stopAttempts()
-	over := k.sender.Close()
-	revoke(l)
-	over(l.pool.ctx)
+	k.ignore = l.pool.etcd.LookOut(l.alarmed)
+	l.care = time.AfterFunc(0, l.WakeKeeper)
+	k.mu.Lock() // the timer may run at once
+	defer k.mu.Unlock()
+	k.next = time.AfterFunc(k.untilSent(granted.Add(l.plan.Period)), k.renewalDue)
 }
 
-// cared is what one care has found.
-type cared struct {
-	verdict verdict
-	audit   bool // one is due
+// WakeKeeper has the keeper see what is due.
+func (l *Lease) WakeKeeper() {
+	k := &l.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.wakeLocked()
+}
+
+func (k *keeper) wakeLocked() {
+	if k.due = true; !k.caring && k.verdict != leaseOver {
+		k.caring = true
+		k.pool.tasks.Go(k.cares)
+	}
+}
+
+// cares is the goroutine that cares, for as long as something is due.
+func (k *keeper) cares() {
+	for {
+		k.mu.Lock()
+		if !k.due || k.verdict == leaseOver {
+			k.caring = false
+			k.mu.Unlock()
+			return
+		}
+		k.due = false
+		last := k.lastAudit
+		k.mu.Unlock()
+
+		verdict, audit := k.care(last)
+		k.mu.Lock()
+		k.verdict = verdict
+		if audit && !k.auditing {
+			k.auditLocked()
+		}
+		k.mu.Unlock()
+		if verdict == leaseOver {
+			k.ends()
+		}
+	}
+}
+
+// ends has the lease revoked, and what the keeper has begun end before.
+func (k *keeper) ends() {
+	defer k.pool.tasks.Done()
+	k.stop()
+	k.next.Stop()
+	k.Lease.care.Stop()
+	k.ignore()
+	over := k.sender.Close()
+	revoke(k.Lease)
+	over(k.pool.ctx)
 }
 
 // care does what the renewals have left to do, and what is due, and decides what happens to the
-// lease. It takes the Session's mutex.
-func (k *keeper) care(lastAudit time.Time) (c cared) {
+// lease. It takes the Session's mutex. audit says that an audit is due.
+func (k *keeper) care(lastAudit time.Time) (v verdict, audit bool) {
 	p := k.pool
 	p.etcd.CatchUp()
 	p.mu.Lock()
@@ -150,24 +147,37 @@ func (k *keeper) care(lastAudit time.Time) (c cared) {
 	}
 	now := time.Now()
 	var changes, again time.Time
-	c.verdict, changes = k.verdictLocked(now)
-	c.audit, again = k.tenants.CareLocked(now, lastAudit)
+	v, changes = k.verdictLocked(now)
+	audit, again = k.tenants.CareLocked(now, lastAudit)
 	k.dueLocked(k.sender.Together(now.Add(k.plan.Period)))
 	k.DueLocked(changes)
 	k.DueLocked(again)
-	return c
+	return v, audit
 }
 
-// send sends a renewal, and has the next one sent when the answer of this one is late. Once the
-// client is closed none can be sent any more.
-func (k *keeper) send() {
-	if k.pool.etcd.Closed() {
-		k.renewalFailed(attempt.ErrClientClosed)
+// renewalDue is called by the timer of the renewals.
+func (k *keeper) renewalDue() {
+	if k.Over(time.Now()) != nil {
 		return
 	}
+	until := k.until()
+	k.mu.Lock()
+	renews, closed := k.verdict == leaseRenew, k.pool.etcd.Closed()
+	if renews && !closed {
+		k.sendLocked(until)
+	}
+	k.mu.Unlock()
+	if renews && closed {
+		k.renewalFailed(attempt.ErrClientClosed)
+	}
+}
+
+// sendLocked sends a renewal, and has the next one sent when the answer of this one is late. Once
+// the client is closed none can be sent any more.
+func (k *keeper) sendLocked(until time.Time) {
 	k.lastStarted = time.Now()
 	started, r := k.lastStarted, keepalive.Renewal{
-		Until: k.until(), Patience: k.plan.Late(), Anew: k.repeated, Refused: k.refused,
+		Until: until, Patience: k.plan.Late(), Anew: k.repeated, Refused: k.refused,
 	}
 	k.pool.tasks.Go(func() { k.renew(started, r) })
 	if k.unanswered > 0 {
@@ -177,36 +187,51 @@ func (k *keeper) send() {
 			k.pool.tasks.Go(func() { k.renew(started, second) })
 		}
 		k.late.Store(true)
-		k.WakeKeeper()
+		k.wakeLocked()
 	}
 	k.unanswered++ // until its answer comes
 	k.next.Reset(k.plan.Late())
 }
 
 // answered sets when the next renewal is due, by how one has ended.
-func (k *keeper) answered(r renewal) {
-	last := r.started.Equal(k.lastStarted)
-	switch {
-	case last && k.unanswered > 0 && streamIsOver(r.err) && !k.repeated:
-		k.unanswered = 0
-		k.repeated = true
-		k.next.Reset(0) // on another stream, which reports its own result
-	case r.err != nil:
-		k.renewalFailed(r.err)
-		if k.unanswered > 0 { // else another one, sent since or with it, was answered
-			k.repeated, k.refused = true, k.refused || attempt.Refused(r.err)
-			k.next.Reset(k.again(r))
-		}
-	case last:
-		k.unanswered = 0
-		k.repeated, k.refused = false, false
-		rtt := time.Since(r.started)
-		k.renewAt(r.started.Add(k.plan.Next(rtt)))
+func (k *keeper) answered(started time.Time, err error) {
+	if k.answeredFor(started, err) {
+		k.renewalFailed(err)
 	}
 }
 
-// renewAt has a renewal sent that is due at a time, with those of the client's other leases.
-func (k *keeper) renewAt(due time.Time) { k.next.Reset(time.Until(k.sender.Together(due))) }
+// answeredFor is answered. It reports whether the renewal has failed, and another one was not sent
+// for that at once.
+func (k *keeper) answeredFor(started time.Time, err error) (failed bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	last := started.Equal(k.lastStarted)
+	switch {
+	case k.verdict == leaseOver:
+	case last && k.unanswered > 0 && streamIsOver(err) && !k.repeated:
+		k.unanswered = 0
+		k.repeated = true
+		k.next.Reset(0) // on another stream, which reports its own result
+	case err != nil:
+		if k.unanswered > 0 { // else another one, sent since or with it, was answered
+			k.repeated, k.refused = true, k.refused || attempt.Refused(err)
+			k.next.Reset(k.again(started, err))
+		}
+		return true
+	case last:
+		k.unanswered = 0
+		k.repeated, k.refused = false, false
+		rtt := time.Since(started)
+		k.next.Reset(k.untilSent(started.Add(k.plan.Next(rtt))))
+	}
+	return false
+}
+
+// untilSent is how long it is until a renewal is sent that is due at a time: with those of the
+// client's other leases.
+func (k *keeper) untilSent(due time.Time) time.Duration {
+	return time.Until(k.sender.Together(due))
+}
 
 // again is how long after a renewal that failed the next one is sent: soon if it has failed at
 // once, as late as it failed otherwise. It is later if etcd is overloaded, if the renewal was
@@ -215,23 +240,30 @@ func (k *keeper) renewAt(due time.Time) { k.next.Reset(time.Until(k.sender.Toget
 // (Do not have it depend on how long other answers take. clientv3 repeats a read that fails by
 // itself, so where most requests fail at once the rest take long.
 // TestARenewalThatFailsAtOnceIsSentAgainSoonWhereAnswersAreSlow.)
-func (k *keeper) again(r renewal) time.Duration {
-	took := time.Since(r.started)
+func (k *keeper) again(started time.Time, err error) time.Duration {
+	took := time.Since(started)
 	switch {
-	case attempt.Refused(r.err) || errors.Is(r.err, attempt.ErrUnreachable):
+	case attempt.Refused(err) || errors.Is(err, attempt.ErrUnreachable):
 		took = k.plan.Late()
-	case attempt.Overloaded(r.err):
+	case attempt.Overloaded(err):
 		took = k.pool.etcd.Seldom(took)
 	}
 	return attempt.Jitter(k.plan.Again(k.unanswered, took))
 }
 
-// audit begins an audit of the keys. There is one at a time.
-func (k *keeper) audit() {
+// auditLocked begins an audit of the keys. There is one at a time.
+func (k *keeper) auditLocked() {
 	sent := time.Now()
 	k.lastAudit, k.auditing = sent, true
 	k.pool.tasks.Go(func() {
-		k.audited <- k.tenants.Audit(k.ctx, sent)
+		known := k.tenants.Audit(k.ctx, sent)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.auditing = false
+		if !known && k.unanswered == 0 {
+			k.next.Reset(0) // a renewal tells for certain
+		}
+		k.wakeLocked()
 	})
 }
 
@@ -281,8 +313,7 @@ func (l *Lease) verdictLocked(now time.Time) (v verdict, changes time.Time) {
 	return leaseOver, changes
 }
 
-// renew is one attempt to renew the lease. It reports to the keeper, unless that
-// has stopped.
+// renew is one attempt to renew the lease.
 func (k *keeper) renew(started time.Time, r keepalive.Renewal) {
 	p := k.pool
 	r.Over = &attempt.BoundError{Of: "a renewal", Most: min(k.TTL/4*3, k.plan.Span)}
@@ -320,10 +351,7 @@ func (k *keeper) renew(started time.Time, r keepalive.Renewal) {
 	if err == nil {
 		p.config.Renewed(k.ID, time.Since(started))
 	}
-	select {
-	case k.results <- renewal{started: started, err: err}:
-	case <-k.ctx.Done():
-	}
+	k.answered(started, err)
 }
 
 // confirmed extends the trust by a renewal that etcd has confirmed, as far as that answer is worth.

@@ -93,8 +93,8 @@ var mutants = []mutant{
 	},
 	{
 		name:    "the keeper sees what is due before it sends",
-		why:     "One goroutine is simpler than two. But it waits for the Session's mutex, and the renewal is late (rule 27).",
-		change:  in("lease.Lease.keep").replace("_k.pool.tasks.Go(_...)", "_k.cared <- _k.care(last)"),
+		why:     "It may end the lease. But it waits for the Session's mutex, and the renewal is late (rule 27).",
+		change:  in("lease.keeper.renewalDue").before("_until := _", "_self.care(time.Now())"),
 		killers: []killer{withMutexHeld("TestLeasesAreRenewedWhileTheSessionsMutexIsHeld")},
 	},
 	{
@@ -228,7 +228,7 @@ var mutants = []mutant{
 	{
 		name:    "one renewal at a time",
 		why:     "The attempt under way has not failed yet. But it may have met the one dead endpoint of three, and take the whole TTL (rule 13).",
-		change:  in("lease.keeper.send").drop("_.next.Reset(_.plan.Late())"),
+		change:  in("lease.keeper.sendLocked").drop("_.next.Reset(_.plan.Late())"),
 		killers: []killer{simulation(1000), inArea("lease", "TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
 	{
@@ -267,14 +267,14 @@ var mutants = []mutant{
 	{
 		name: "a renewal that fails at once waits as long as other answers take",
 		why:  "An etcd that answers late gets less to do. But where most requests fail at once clientv3 repeats reads by itself, and it is these that take long (rule 13).",
-		change: in("lease.keeper.again").replace("case attempt.Overloaded(_.err)",
+		change: in("lease.keeper.again").replace("case attempt.Overloaded(_)",
 			"default: took = _self.pool.etcd.Seldom(took)"),
 		killers: []killer{core("sim", "TestARenewalThatFailsAtOnceIsSentAgainSoonWhereAnswersAreSlow")},
 	},
 	{
 		name:    "a renewal that is refused is sent again at once",
 		why:     "An operator may take the refusal back. But each new stream may be a login, which costs etcd more than anything else (rule 25).",
-		change:  in("lease.keeper.again").drop("attempt.Refused(_.err)"),
+		change:  in("lease.keeper.again").drop("attempt.Refused(_)"),
 		killers: []killer{inArea("lease", "TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
 	{
@@ -375,8 +375,8 @@ var mutants = []mutant{
 	{
 		name: "etcd is taken to have refused a lease no more once a renewal has failed otherwise",
 		why:  "The last failure was no refusal. But it says nothing about the right, and the next renewal ends the stream of all others (rule 25).",
-		change: in("lease.keeper.answered").
-			replace("_.refused || attempt.Refused(_)", "attempt.Refused(r.err)"),
+		change: in("lease.keeper.answeredFor").
+			replace("_.refused || attempt.Refused(_err)", "attempt.Refused(_err)"),
 		killers: []killer{inArea("lease", "TestTheRefusalOfManyLeasesLosesNoOther")},
 	},
 	{
@@ -416,7 +416,7 @@ var mutants = []mutant{
 	{
 		name:    "the end of a stream is a failure of the renewal",
 		why:     "The renewal has failed. But tokens end all the time, and a member stops at each upgrade. Each time, keys that linger are given up, and an alarm is raised.",
-		change:  in("lease.keeper.answered").replace("!_.repeated", "false"),
+		change:  in("lease.keeper.answeredFor").replace("!_.repeated", "false"),
 		killers: []killer{inArea("lease", "TestARenewalWhoseStreamEndsIsSentAgainAtOnce")},
 	},
 	{
@@ -511,7 +511,7 @@ var mutants = []mutant{
 	{
 		name:    "each renewal is sent when it is due",
 		why:     "Its Session asks for no more. But it wakes an idle etcd and an idle client for each, which costs several times the renewal (rule 24).",
-		change:  in("lease.keeper.renewAt").replace("_.sender.Together(_due)", "_due"),
+		change:  in("lease.keeper.untilSent").replace("_.sender.Together(_due)", "_due"),
 		killers: []killer{core("hold", "TestTheRenewalsOfAClientsSessionsGoOutTogether")},
 	},
 	{
@@ -584,8 +584,8 @@ var mutants = []mutant{
 	{
 		name: "a lost lease is renewed",
 		why:  "The loser may still be at work, so it seems kind to give it time. But the key then stands in everybody's way for longer than the TTL (rule 11).",
-		change: in("lease.Lease.keep").replace("_k.verdict == leaseRenew && _.Over(_) == nil",
-			"_k.verdict != leaseOver"),
+		change: in("lease.keeper.renewalDue").drop("if _.Over(_) != nil").
+			replace("_.verdict == leaseRenew", "_self.verdict != leaseOver"),
 		killers: []killer{inArea("lease", "TestALostLeaseIsRenewedNoMore")},
 	},
 	{
@@ -700,7 +700,7 @@ var mutants = []mutant{
 	{
 		name:    "the timer of the next renewal runs on after the machine has slept",
 		why:     "Renewals are a period apart. But that timer has slept, too, and the trust may be over by the wall clock before, though etcd would have renewed it (rule 2).",
-		change:  in("lease.Lease.alarmed").drop("_.overdue.Store(true)"),
+		change:  in("lease.Lease.alarmed").drop("_.next.Reset(0)"),
 		killers: []killer{core("lease", "TestALeaseIsRenewedOnceTheMachineHasWoken")},
 	},
 	{
@@ -1708,8 +1708,8 @@ var mutants = []mutant{
 	{
 		name: "the library's watches are on the user's stream",
 		why:  "That saves one stream. But once the stream's token has expired the user's watch keeps the stream open, and etcd refuses all later watches (rules 12 and 16).",
-		change: in("etcd.stream.context").replace("_own := metadata.Pairs(_...)",
-			"_own, _, _ := metadata.MD(nil), streamKey, strconv.FormatInt"),
+		change: in("etcd.stream.context").replace("metadata.NewOutgoingContext(_, it)",
+			"metadata.Pairs(rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader)"),
 		killers: []killer{inArea("watching", "TestAStreamWhoseTokenHasExpiredHoldsUpNoWatch")},
 	},
 	{
@@ -1721,9 +1721,9 @@ var mutants = []mutant{
 	{
 		name: "a watch has the metadata of the call that began it",
 		why:  "The requests of a call have them, too. But a request id is another one in each call, and so each waiter opens a stream, and logs in for it (rule 24).",
-		change: in("etcd.stream.context").after("_ := metadata.Pairs(_...)",
+		change: in("etcd.stream.context").before("return _, _",
 			"theirs, _ := metadata.FromOutgoingContext(ctx)").
-			replace("metadata.NewOutgoingContext(_, it)", "metadata.Join(theirs, own)"),
+			replace("metadata.NewOutgoingContext(_, it)", "metadata.Join(theirs, _self.own)"),
 		killers: []killer{inArea("watching", "TestTheMetadataOfACallOpensNoStream")},
 	},
 	{
@@ -2209,7 +2209,7 @@ var mutants = []mutant{
 	{
 		name:    "renewals go on though the client is closed",
 		why:     "A renewal that fails at once is sent again soon. But with a closed client all of them fail, and each is a line of the log.",
-		change:  in("keeper.send").never("_.pool.etcd.Closed()"),
+		change:  in("keeper.renewalDue").replace("_.pool.etcd.Closed()", "false"),
 		killers: []killer{inArea("outages", "TestAClientThatIsClosedBeforeItsSessionIsOneWarning")},
 	},
 	{
@@ -3394,7 +3394,7 @@ var mutants = []mutant{
 	{
 		name:    "a lease is revoked once the streams have ended",
 		why:     "No renewal may come after the revocation. But none is sent by then, and a stream may hang in the user's code (rule 22).",
-		change:  in("lease.Lease.keep").replace("revoke(_self)", "over(_self.pool.ctx); revoke(_self)"),
+		change:  in("lease.keeper.ends").before("revoke(_)", "over(_self.pool.ctx)"),
 		killers: []killer{core("sim", "TestAStreamThatHangsInTheUsersCodeDelaysNoClose")},
 	},
 	{

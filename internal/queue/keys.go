@@ -207,8 +207,9 @@ const manyPlaces = 100
 // An Account is what its Session has of the keys on one lease.
 type Account struct {
 	// Set once, then only read.
-	keys  *Keys
-	lease *lease.Lease
+	keys     *Keys
+	lease    *lease.Lease
+	unfollow func() // the client's connection
 
 	// Guarded by Session.mu.
 	places    map[string]*Place // by key: all that the Session accounts for
@@ -477,6 +478,7 @@ func (a *Account) removeAll(ctx context.Context, read []line.Entry) []error {
 func (a *Account) RevokedLocked(err error, left time.Time) {
 	k := a.keys
 	delete(k.accounts, a.lease)
+	a.unfollow()
 	switch {
 	case err == nil:
 	case a.outlived || k.Leases.ClosedLocked():

@@ -22,7 +22,7 @@ func (k *Keys) TenantsLocked(granted *lease.Lease) lease.Tenants {
 		keys: k, lease: granted, places: make(map[string]*Place), idleSince: time.Now(),
 	}
 	k.accounts[granted] = a
-	k.followConnection(a)
+	a.unfollow = k.followConnection(a)
 	return a
 }
 
@@ -81,9 +81,9 @@ func (k *Keys) WatchAnew() {
 // followConnection begins all views again when the client has lost its connection, and makes an
 // audit of all keys due when it has another. A restore stops etcd first. If the restored etcd
 // passes its old revision before the Session reads, no answer shows that it was set back, and a
-// watch goes on as if it had missed nothing. followConnection ends with a's lease.
-func (k *Keys) followConnection(a *Account) {
-	k.etcd.FollowConnection(a.lease.Live(), func() {
+// watch goes on as if it had missed nothing. It ends with a's lease, by end.
+func (k *Keys) followConnection(a *Account) (end func()) {
+	return k.etcd.FollowConnection(func() {
 		guard.Pieces(k.mu, k.LinesLocked, (*Line).EndLocked)
 		k.rewatch()
 	}, func() {
