@@ -31,7 +31,7 @@ var (
 		"have those killed that edit a package of one of these files, or have a killer "+
 			"there, or two if none does")
 	third = flag.String("third", "",
-		"of all mutants, have a third killed, which this text chooses: another one for most texts")
+		"of all mutants, or of more than 150 by -changed, have a third killed, which this text chooses")
 	byWays = flag.Bool("explored", false, "have the cores' killed by explorations alone")
 	kind   = flag.String("killers", "",
 		"have them killed by computing killers only, or by waiting, simulating or following ones")
@@ -68,6 +68,7 @@ type killer struct {
 	seeds   int  // how many seeds it tries at most; 0 if it does not try seeds
 	follows bool // the specification follows the runs of the seeds
 	counted bool // the library that it tests counts its steps; see internal/bound
+	brief   bool // it has fewer rounds than each night; see internal/race
 }
 
 // kind is "waiting" if k is about real time: about processes, or etcd's own servers.
@@ -122,8 +123,19 @@ func inArea(area, test string) killer { return killer{dir: "./internal/tests/" +
 // inSim is another test of the simulation's package.
 func inSim(test string) killer { return killer{dir: "./internal/sim", test: test} }
 
-// core is a test of one of the packages that the library is made of.
-func core(pkg, test string) killer { return killer{dir: "./internal/" + pkg, test: test} }
+// core is a test of one of the packages that the library is made of. The exploration is brief: it
+// takes seconds where it takes ten minutes to its end, and it sees nearly all mutants in its first
+// steps.
+func core(pkg, test string) killer {
+	name, _, _ := strings.Cut(test, "/")
+	return killer{dir: "./internal/" + pkg, test: test, brief: name == "TestExploration"}
+}
+
+// throughout is k with all its rounds.
+func throughout(k killer) killer {
+	k.brief = false
+	return k
+}
 
 // followsTheSpecification drives the cores along the paths of the specification.
 var followsTheSpecification = core("spec", "TestTheTicketsAndTheTrustFollowTheSpecification")
@@ -179,7 +191,7 @@ var explorations = []struct {
 	{[]string{"internal/ticket/observe.go"}, core("ticket", "TestObservations")},
 	{
 		[]string{"internal/line/", "internal/ticket/", "internal/home/"},
-		core("ticket", "TestExploration"),
+		throughout(core("ticket", "TestExploration")),
 	},
 	{[]string{"internal/lease/trust/"}, explorationOfTrust},
 }
@@ -216,7 +228,7 @@ func TestMutantsOfTheCoresAreExplored(t *testing.T) {
 	for _, m := range mutants {
 		if k, ok := m.exploration(t); ok {
 			part := func(o killer) bool {
-				return o == k || o.dir == k.dir && strings.HasPrefix(o.test, k.test+"/")
+				return o.dir == k.dir && (o.test == k.test || strings.HasPrefix(o.test, k.test+"/"))
 			}
 			require.True(t, slices.ContainsFunc(m.killers, part), m.name)
 			found++
@@ -295,14 +307,8 @@ func chosen(t *testing.T) []mutant {
 		return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool {
 			return !strings.Contains(m.name, *only)
 		})
-	case *third != "":
-		h := fnv.New32()
-		_, _ = h.Write([]byte(*third))
-		from, ms := int(h.Sum32()%3), []mutant(nil)
-		for i := from; i < len(mutants); i += 3 {
-			ms = append(ms, mutants[i])
-		}
-		return ms
+	case *third != "" && *files == "":
+		return aThird(mutants)
 	case *all:
 		return mutants
 	}
@@ -320,12 +326,29 @@ func chosen(t *testing.T) []mutant {
 			ms = append(ms, m)
 		}
 	}
-	if len(ms) > 0 {
+	switch {
+	case len(ms) > most && *third != "":
+		return aThird(ms)
+	case len(ms) > 0:
 		return ms
 	}
 	return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool {
 		return !slices.Contains(few, m.name)
 	})
+}
+
+// most is how many mutants CI has the time for, a few minutes. A change of the whole engine touches
+// some 450. The nightly run has them all.
+const most = 150
+
+// aThird is each third of ms. The flag chooses where it begins.
+func aThird(ms []mutant) (some []mutant) {
+	h := fnv.New32()
+	_, _ = h.Write([]byte(*third))
+	for i := int(h.Sum32() % 3); i < len(ms); i += 3 {
+		some = append(some, ms[i])
+	}
+	return some
 }
 
 // by returns the mutants of ms that have killers of a kind, with only these killers. If no kind is
@@ -359,12 +382,15 @@ func explored(t *testing.T) (ms []mutant) {
 	return ms
 }
 
-// together returns the killers of all ms, joined into one for each package.
+// together returns the killers of all ms, joined into one for each package, and into another for
+// what is brief.
 func together(ms []mutant) []killer {
 	var packages []killer
 	for _, m := range ms {
 		for _, k := range m.killers {
-			i := slices.IndexFunc(packages, func(p killer) bool { return p.pkg() == k.pkg() })
+			i := slices.IndexFunc(packages, func(p killer) bool {
+				return p.pkg() == k.pkg() && p.brief == k.brief
+			})
 			if i < 0 {
 				packages = append(packages, k)
 				continue
@@ -491,7 +517,10 @@ func (k killer) faces(t *testing.T, binary string, number int) (killed bool, aft
 	}
 	test := exec.CommandContext(t.Context(), binary, args...)
 	test.Dir = filepath.Join(module, k.dir)
-	test.Env = append(os.Environ(), race.WholeEnv+"=1", fmt.Sprintf("%s=%d", chosenEnv, number))
+	test.Env = append(os.Environ(), fmt.Sprintf("%s=%d", chosenEnv, number))
+	if !k.brief {
+		test.Env = append(test.Env, race.WholeEnv+"=1")
+	}
 	if number > 0 {
 		test.Env = append(test.Env, contract.PatienceEnv+"=20s")
 	}

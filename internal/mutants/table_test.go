@@ -859,7 +859,7 @@ var mutants = []mutant{
 		name:   "a lost answer unsays that the key was gone",
 		why:    "What a copy finds says nothing, and there may have been copies. But the answer before them did say something (rule 6).",
 		change: in("ticket.Release.Judge").drop("_.missed = _.missed || !_.copies"),
-		killers: []killer{exploring("two faults"), core("ticket", "TestWhatAReleaseSays"),
+		killers: []killer{throughout(exploring("two faults")), core("ticket", "TestWhatAReleaseSays"),
 			inArea("mutex", "TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
 	},
 	{
@@ -915,7 +915,7 @@ var mutants = []mutant{
 		name:    "a release is confirmed whatever the hold was worth",
 		why:     "A copy may have removed the key. But once the hold was no longer certain, the end of the lease may have removed it, too (rule 6).",
 		change:  in("ticket.Release.Judge").and("!_now.Certain", "_now.Stale"),
-		killers: []killer{exploring("two faults"), core("ticket", "TestWhatAReleaseSays")},
+		killers: []killer{throughout(exploring("two faults")), core("ticket", "TestWhatAReleaseSays")},
 	},
 	{
 		name:    "a place whose put was not answered was not put",
@@ -996,7 +996,7 @@ var mutants = []mutant{
 		why:    "The key is gone, and a copy of the release may have removed it. But the restore may have, too (rules 6 and 26).",
 		change: in("ticket.Release.Judge").and("_now.Stale", "!_now.Certain"),
 		killers: []killer{
-			exploring("a set-back, and calls without an answer"),
+			throughout(exploring("a set-back, and calls without an answer")),
 			core("ticket", "TestWhatAReleaseSays"),
 			inArea("outages", "TestAReleaseThatASetBackOvertakesIsNotConfirmed"),
 		},
