@@ -41,6 +41,7 @@
 //     the error of their Unlock may be nil.
 //   - A lock's key is prefix/<uuid>, not prefix/<lease>. [Mutex.Key] is empty without a lock.
 //   - If Unlock returns etcdlock.ErrUnconfirmed, the release goes on: do not call Unlock again.
+//     After Close it returns ErrLockReleased, where etcd's returns nil.
 //   - After a Lock whose answer from etcd was lost, later locks are on another lease. A value that
 //     is put over their key with Session.Lease then ends the Session.
 //   - Not kept: a Session does not take over locks that etcd's package holds on its lease

@@ -11,6 +11,7 @@ import (
 	etcd "go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/etcdlock/etcdlock"
+	"github.com/etcdlock/etcdlock/internal/hold"
 )
 
 var (
@@ -75,6 +76,8 @@ func (m *mutex) acquire(ctx context.Context, try bool) error {
 	over := m.s.over()
 	switch {
 	case err == nil && over != nil:
+		ctx, cancel := briefly()
+		defer cancel()
 		m.release(ctx)
 		return over
 	case err == nil, err == ErrLocked:
@@ -87,34 +90,69 @@ func (m *mutex) acquire(ctx context.Context, try bool) error {
 	return err
 }
 
-// get gets the lock. It tries first: a lock that is free is held as of the revision of its key, and
-// no other read is needed for the header.
+// get gets the lock. It tries first: a lock that is free is held as of the revision of its key,
+// and no other read is needed for the header. What it notes is of one hold, which may have ended.
 func (m *mutex) get(ctx context.Context, try bool) error {
 	if err := m.checkLease(ctx); err != nil {
 		return err
 	}
 	err := m.lock.TryLock(ctx)
-	if err == nil {
-		m.holds(nil)
-		return nil
-	}
-	if !errors.Is(err, etcdlock.ErrLocked) || ctx.Err() != nil {
-		return err
-	}
-	if try {
+	waits := errors.Is(err, etcdlock.ErrLocked)
+	switch {
+	case waits && try:
 		return ErrLocked
+	case waits && ctx.Err() != nil:
+		return ctx.Err()
+	case waits:
+		err = m.lock.Lock(ctx)
 	}
-	if err := m.lock.Lock(ctx); err != nil {
-		return err
-	}
-	// What the holders before have written is in this revision, and may not be in that of the key.
-	resp, err := m.s.client.Get(ctx, m.lock.Key(), clientv3.WithCountOnly())
 	if err != nil {
-		m.lock.Unlock(ctx)
 		return err
 	}
-	m.holds(resp.Header)
+	held := m.lock.Context(context.Background())
+	h := hold.From(held)
+	if h == nil { // the Session was closed
+		return ErrSessionExpired
+	}
+	header := &pb.ResponseHeader{Revision: h.Token()}
+	if waits {
+		if header, err = m.read(ctx, h); err != nil {
+			ctx, cancel := briefly()
+			defer cancel()
+			m.lock.Unlock(ctx)
+			return err
+		}
+	}
+	m.s.mu.Lock()
+	m.s.holds[held] = struct{}{}
+	m.s.mu.Unlock()
+	context.AfterFunc(held, func() { m.s.endIfLost(held) })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.held, m.key, m.rev, m.header = held, h.KeySafe(), h.Token(), header
 	return nil
+}
+
+// read reads the key of h, which has waited, and returns the header. What the holders before have
+// written is in its revision, and may not be in that of the key. If the key is gone, m.s ends.
+func (m *mutex) read(ctx context.Context, h *hold.Hold) (*pb.ResponseHeader, error) {
+	resp, err := m.s.client.Get(ctx, h.KeySafe(), clientv3.WithCountOnly())
+	if err != nil {
+		return nil, err
+	}
+	if resp.Count == 0 {
+		m.s.end(&etcdlock.LostError{
+			Name: m.lock.Name(), Token: h.Token(), Reason: etcdlock.ErrKeyDeleted,
+		})
+		return nil, ErrSessionExpired
+	}
+	return resp.Header, nil
+}
+
+// briefly is the context of the release of a lock that is not returned to the caller: longer the
+// caller does not wait, and the release goes on.
+func briefly() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), hold.CloseGrace)
 }
 
 // checkLease returns an error if the lock has a key of etcd's package on the Session's lease: it
@@ -133,22 +171,6 @@ func (m *mutex) checkLease(ctx context.Context) error {
 	return err
 }
 
-// holds notes that m is locked. Without a header it is as of the revision of its key.
-func (m *mutex) holds(header *pb.ResponseHeader) {
-	h := m.lock.Context(context.Background())
-	now := m.lock.Status()
-	if header == nil {
-		header = &pb.ResponseHeader{Revision: now.Token}
-	}
-	m.s.mu.Lock()
-	m.s.holds[h] = struct{}{}
-	m.s.mu.Unlock()
-	context.AfterFunc(h, func() { m.s.endIfLost(h) })
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.held, m.key, m.rev, m.header = h, now.Key, now.Token, header
-}
-
 // Unlock releases the lock. nil says that it was held until this call. If it was lost before, the
 // error is [ErrSessionExpired] and etcdlock.ErrLost; if etcd did not answer in time it is
 // etcdlock.ErrUnconfirmed, and the release goes on. After each of these it is unlocked. Without a
@@ -157,6 +179,9 @@ func (m *Mutex) Unlock(ctx context.Context) error { return m.m.release(ctx) }
 
 // release is Unlock.
 func (m *mutex) release(ctx context.Context) error {
+	if ctx == nil {
+		return errors.New("etcdlock: nil context")
+	}
 	m.mu.Lock()
 	h := m.held
 	m.held, m.key, m.rev = nil, "", 0

@@ -32,8 +32,8 @@ var (
 )
 
 // A Session is a lease, kept alive, for locks and for keys of your own. It ends with the trust in
-// its lease, with a lock of it that is lost, with the context of [WithContext], and by Orphan and
-// Close. It does not come back: make another one.
+// its lease, with a lock of it that is lost, with its client, with the context of [WithContext],
+// and by Orphan and Close. It does not come back: make another one.
 type Session struct {
 	// Set once, then only read.
 	client *clientv3.Client
@@ -98,9 +98,10 @@ func NewSession(client *clientv3.Client, opts ...SessionOption) (*Session, error
 func (s *Session) watch() {
 	select {
 	case <-s.pin.Dead():
-		s.end(s.pin.Over())
+	case <-s.client.Ctx().Done():
 	case <-s.ctx.Done():
 	}
+	s.check()
 	s.becomes(orphaned)
 	if s.client.Ctx().Err() != nil { // without its client nothing can go on, nor be given back
 		s.locks.Close(s.client.Ctx())
@@ -137,9 +138,13 @@ func (s *Session) Done() <-chan struct{} {
 	return s.ctx.Done()
 }
 
-// check ends s if its lease, or a lock of it, is over.
+// check ends s if its client, its lease, or a lock of it, is over.
 func (s *Session) check() {
 	if s.ctx.Err() != nil {
+		return
+	}
+	if client := s.client.Ctx(); client.Err() != nil {
+		s.end(context.Cause(client))
 		return
 	}
 	if why := s.pin.Over(); why != nil {

@@ -156,6 +156,7 @@ type Use struct {
 	Users     int       // places that hold, wait or are being released
 	IdleSince time.Time // when Users became 0
 	Releases  int       // under way, of holds that have ended whole
+	Removals  int       // under way, of keys that were given up
 }
 
 // expire is called by the timer of the end of the trust, and when a look has found that over.

@@ -156,6 +156,9 @@ func (p *Pool) OrphanLocked() {
 	p.WakeKeepers()
 }
 
+// OrphanedLocked reports whether the Pool was orphaned.
+func (p *Pool) OrphanedLocked() bool { return p.orphaned }
+
 // leavesLeases reports whether leases are left to expire.
 func (p *Pool) leavesLeases() bool {
 	p.mu.Lock()

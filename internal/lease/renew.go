@@ -295,8 +295,8 @@ func (l *Lease) verdictLocked(now time.Time) (v verdict, changes time.Time) {
 		if !unused && now.Before(changes) {
 			return leaseWait, changes
 		}
-	case p.orphaned && !unused:
-		return leaseWait, l.until()
+	case p.orphaned && (!unused || use.Removals > 0):
+		return leaseWait, l.until() // it is not revoked: a key that is left would stay for a TTL
 	case p.orphaned:
 		l.endLocked(errOrphaned)
 	case unused && l.state == draining:

@@ -123,9 +123,9 @@ func (c change) texts() (map[string][]byte, error) {
 
 // ---- declarations
 
-// library is the source of the library and of the command.
+// library is the source of the library, of package concurrency, and of the command.
 var library = sync.OnceValues(func() (*source.Library, error) {
-	return source.Load(context.Background(), module, "./cmd/etcdlock")
+	return source.Load(context.Background(), module, "./cmd/etcdlock", "./concurrency")
 })
 
 // declared are the files with a declaration, by package.Type.name.

@@ -3414,7 +3414,7 @@ var mutants = []mutant{
 	{
 		name:    "an orphaned lease is renewed while a lock is on it",
 		why:     "The lock is held, and whole. But its program has been told that the Session is over, and may never unlock: nobody gets the lock.",
-		change:  in("lease.Lease.verdictLocked").never("_.orphaned && !_").never("_.orphaned #2 of 2"),
+		change:  in("lease.Lease.verdictLocked").never("_.orphaned && _").never("_.orphaned #2 of 2"),
 		killers: []killer{{dir: "./concurrency", test: "TestWhatIsNotUnlockedExpires"}},
 	},
 	{
@@ -3422,6 +3422,42 @@ var mutants = []mutant{
 		why:     "The Session needs it no more. But it has another owner by now, whose keys go with it.",
 		change:  in("lease.revoke").never("_.leavesLeases()"),
 		killers: []killer{{dir: "./concurrency", test: "TestAnOrphanedLeaseIsLeftToItsOwner"}},
+	},
+	{
+		name:    "a Session of package concurrency that is orphaned leaves the key of a wait",
+		why:     "No lock is on its lease, so its keeper ends, and with it the removal. But the lease is not revoked, and the key blocks others for a TTL.",
+		change:  in("lease.Lease.verdictLocked").drop("_.Removals > 0"),
+		killers: []killer{{dir: "./concurrency", test: "TestAnOrphanedSessionRemovesTheKeysOfCallsThatEnd"}},
+	},
+	{
+		name:    "package concurrency asks the Mutex for the key that it reads",
+		why:     "The Mutex is locked, so it has one. But the hold may be lost just then, and etcd refuses a key without a name.",
+		change:  in("concurrency.mutex.read").replace("_.KeySafe()", "_self.lock.Key()"),
+		killers: []killer{{dir: "./concurrency", test: "TestAKeyThatIsDeletedAsItsTurnComesEndsTheSession"}},
+	},
+	{
+		name:    "a lock of package concurrency whose key is gone is held until the watch tells it",
+		why:     "The watch does so within a second or so. But etcd has just said that another may have the lock, and its own package returns an error.",
+		change:  in("concurrency.mutex.read").never("_.Count == 0"),
+		killers: []killer{{dir: "./concurrency", test: "TestAKeyThatIsGoneAsItsTurnComesIsNoLock"}},
+	},
+	{
+		name:    "a Lock of package concurrency waits for the release of what it does not return",
+		why:     "Then no key is left. But its context has ended, and etcd is away (rule 10).",
+		change:  in("concurrency.briefly").replace("hold.CloseGrace", "3600*hold.CloseGrace"),
+		killers: []killer{{dir: "./concurrency", test: "TestACallThatMeetsAnEndTellsTheTruth"}},
+	},
+	{
+		name:    "a Lock of package concurrency whose context ends as it finds the lock taken says that it is taken",
+		why:     "So it is. But programs compare the error with that of their context.",
+		change:  in("concurrency.mutex.get").replace("ctx.Err() #2 of 2", "err"),
+		killers: []killer{{dir: "./concurrency", test: "TestACallThatMeetsAnEndTellsTheTruth"}},
+	},
+	{
+		name:    "a Session of package concurrency goes on without its client",
+		why:     "Its context is another one. But nothing renews its lease any more, and its user learns that a TTL later.",
+		change:  in("concurrency.Session.check").never("_.Err() != nil #2 of 2"),
+		killers: []killer{{dir: "./concurrency", test: "TestACallThatMeetsAnEndTellsTheTruth"}},
 	},
 	{
 		name: "Close revokes before the release under way",

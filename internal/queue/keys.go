@@ -217,6 +217,7 @@ type Account struct {
 	users     int               // places that hold, wait or are being released, and pins
 	idleSince time.Time         // when users became 0
 	releases  int               // releases under way, of holds that have ended whole
+	removals  int               // removals under way, of keys that were given up
 	doubted   time.Time         // when it was last learned that a copy of a put may come late
 	suspect   bool              // an audit of the keys is due now
 	swept     time.Time         // when the last answered audit of the keys on the lease was sent
@@ -340,6 +341,15 @@ func (a *Account) ReleasedLocked() {
 	}
 }
 
+// removed notes that a removal is over.
+func (a *Account) removed() {
+	a.keys.mu.Lock()
+	defer a.keys.mu.Unlock()
+	if a.removals--; a.keys.Leases.OrphanedLocked() {
+		a.lease.WakeKeeper()
+	}
+}
+
 // endDeletedLocked ends the hold at p, whose key is gone, in the background.
 func (a *Account) endDeletedLocked(p *Place) {
 	a.deleted = append(a.deleted, p)
@@ -378,7 +388,9 @@ func (a *Account) eachLocked(f func(*Place)) {
 
 // UseLocked is as in lease.Tenants.
 func (a *Account) UseLocked() lease.Use {
-	return lease.Use{Users: a.users, IdleSince: a.idleSince, Releases: a.releases}
+	return lease.Use{
+		Users: a.users, IdleSince: a.idleSince, Releases: a.releases, Removals: a.removals,
+	}
 }
 
 // MarkLocked is as in lease.Tenants.

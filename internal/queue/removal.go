@@ -45,6 +45,7 @@ func (p *Place) AbandonLocked(unsure bool) <-chan struct{} {
 	if !p.Removal.Lingered {
 		p.owner.Removing()
 	}
+	p.Account.removals++
 	p.keys.tasks.Go(p.remove)
 	return p.Removal.over
 }
@@ -59,6 +60,7 @@ func (p *Place) removal() ticket.Txn {
 // remove removes p's key for certain.
 func (p *Place) remove() {
 	k, l := p.keys, p.Lease
+	defer p.Account.removed()
 	defer close(p.Removal.over)
 	p.owner.EndContexts()
 	ctx := l.Live() // when it ends, the key is gone, unless it was put over
