@@ -622,3 +622,10 @@ func (c *call) gaveUp(ctx context.Context, why error, locked *Busy, away error) 
 	}
 	return errs.WaitFailed(ctx, name, locked, away, lastErr)
 }
+
+// within is a context that comes from ctx and ends after most, the bound of something.
+func within(
+	ctx context.Context, most time.Duration, of string,
+) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, most, &attempt.BoundError{Of: of, Most: most})
+}

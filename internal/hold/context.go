@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/lease"
 )
 
@@ -41,13 +40,6 @@ func WithHold(parent context.Context, h *Hold) context.Context {
 		c.forget()
 	}
 	return one.(*holdContext)
-}
-
-// within is a context that comes from ctx and ends after most, the bound of something.
-func within(
-	ctx context.Context, most time.Duration, of string,
-) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, most, &attempt.BoundError{Of: of, Most: most})
 }
 
 // EndedContext is a context that comes from parent and has ended with a cause.

@@ -189,6 +189,7 @@ var explorations = []struct {
 }{
 	{[]string{"internal/ticket/several.go"}, explorationOfSeveral},
 	{[]string{"internal/ticket/observe.go"}, core("ticket", "TestObservations")},
+	{[]string{"internal/line/watched.go"}, explorationOfWatched},
 	{
 		[]string{"internal/line/", "internal/ticket/", "internal/home/"},
 		throughout(core("ticket", "TestExploration")),
@@ -197,6 +198,9 @@ var explorations = []struct {
 }
 
 var explorationOfSeveral = core("ticket", "TestExplorationOfSeveral")
+
+var explorationOfWatched = core("line", "TestAWatchedProvesGoneWhatHasGone|"+
+	"TestAWatchedFromBeforeAPutProvesNothing|TestAWatchedRemembersTheLastDeletions")
 
 var explorationOfTrust = core("lease/trust",
 	"TestExplorationOfAChangeOfLeader|TestExplorationOfASuspend|TestExplorationOfSchedules|"+

@@ -132,8 +132,13 @@ var mutants = []mutant{
 	{
 		name: "a view leaves out the keys of nested names with the mutex",
 		why:  "It knows its line there. But thousands of nested names may go at once, with a lease (rule 28).",
-		change: in("view.apply").drop("told := _").
-			after("_.mu.Lock()", "told := line.Below(v.line.Name, keys)"),
+		change: in("view.apply").drop("if _ := line.EntryOf(_); _").
+			after("_.mu.Lock()", `
+				for _, event := range events {
+					if e := line.EntryOf(event.Kv); e.MayStandIn(v.line.Name) {
+						told = append(told, e)
+					}
+				}`),
 		killers: []killer{
 			inBound("a lock lingers beside keys of nested names", "keys of nested names go")},
 	},
@@ -986,10 +991,11 @@ var mutants = []mutant{
 		killers: []killer{inArea("outages", "TestNoTwoHoldAfterEtcdWasSetBack")},
 	},
 	{
-		name:    "what a view does not know is gone",
-		why:     "The view has every event. But it lacks the revisions between the snapshot from which etcd was restored and the revision that etcd had reached (rule 26).",
-		change:  in("queue.view.provesGone").drop("_.read >= _.Ticket.Rev()"),
-		killers: []killer{inArea("outages", "TestAViewFromBeforeASetBackLetsNobodyIn")},
+		name:   "what a view does not know is gone",
+		why:    "The view has every event. But it lacks the revisions between the snapshot from which etcd was restored and the revision that etcd had reached (rule 26).",
+		change: in("line.Watched.Gone").drop("_.read >= _.Rev"),
+		killers: []killer{explorationOfWatched,
+			inArea("outages", "TestAViewFromBeforeASetBackLetsNobodyIn")},
 	},
 	{
 		name:   "a release that a set-back overtakes is confirmed",
@@ -1420,8 +1426,8 @@ var mutants = []mutant{
 	{
 		name: "a view is kept of a line that has become long",
 		why:  "The line was short when the view began, and the view knows all changes. But eight waiters then get an event for each contender that comes behind (rule 24).",
-		change: in("queue.view.endIfTooLongLocked").replace("len(_self.keys) <= longLine",
-			"len(_self.keys) > 0"),
+		change: in("queue.view.endIfTooLongLocked").replace("_self.Len() <= longLine",
+			"_self.Len() > 0"),
 		killers: []killer{inArea("queue", "TestAViewEndsWhenItsLineIsLong")},
 	},
 	{
@@ -1547,7 +1553,7 @@ var mutants = []mutant{
 	{
 		name:    "a re-check of a view asks only for what is newer than its own key",
 		why:     "Whoever comes is newer. But so may be thousands of nested names.",
-		change:  in("queue.view.compareLine").drop("clientv3.WithMinModRev(_.at + 1)"),
+		change:  in("queue.view.compareLine").drop("clientv3.WithMinModRev(_.At() + 1)"),
 		killers: []killer{inArea("watching", "TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
 	{
@@ -1561,8 +1567,8 @@ var mutants = []mutant{
 		why:  "The key has the create revision, and stands in line. But it goes with a lease that is not the holder's (rule 5).",
 		change: in("queue.Keys.observedLocked").before("_p.observedLocked(_...)",
 			"e.Lease = _p.Ticket.Lease").
-			in("queue.view.ownKeyLocked").before("return ticket.Observation{Entry: _own, At: _own.Mod}",
-			"_own.Lease = p.Ticket.Lease"),
+			in("queue.view.judgeLocked").after("_shown, _ := _.Own(_)",
+			"if _shown.Rev != 0 { _shown.Lease = p.Ticket.Lease }"),
 		killers: []killer{inArea("watching", "TestALossIsToldByTheEvent")},
 	},
 	{
@@ -1631,33 +1637,35 @@ var mutants = []mutant{
 		change: in("queue.view.follow").replace("_goesOn := _self.readLine(true)", `
 			_goesOn := true
 			_self.line.keys.mu.Lock()
-			_self.keys, _self.at = map[string]line.Entry{}, answer.Header.GetRevision()
+			var shown []line.Entry
 			if p := _self.line.local.PlaceLocked(); p != nil {
-				for _, e := range append(p.Ahead.Last, p.Ticket.Entry()) {
-					_self.keys[e.Key] = e
-				}
+				shown = append(slices.Clone(p.Ahead.Last), p.Ticket.Entry())
 			}
-			_self.up, _self.read = true, _self.at
+			_self.Read(_self.line.Name, shown, answer.Header.GetRevision())
+			_self.up = true
 			_self.line.keys.mu.Unlock()`),
 		killers: []killer{simulation(1000), inArea("queue", "TestAViewMissesNothingBeforeItsWatch")},
 	},
 	{
-		name:    "a view takes events that its read knows",
-		why:     "Events are the truth, in order. But events from before the read are older than the read: the deletion of an earlier use of a name then deletes its later use (rule 20).",
-		change:  in("queue.view.apply").drop("if _.Mod <= _.at"),
-		killers: []killer{inArea("queue", "TestAViewTakesNoEventTwice")},
+		name:   "a view takes events that its read knows",
+		why:    "Events are the truth, in order. But events from before the read are older than the read: the deletion of an earlier use of a name then deletes its later use (rule 20).",
+		change: in("line.Watched.Apply").drop("if _.Mod <= _.at"),
+		killers: []killer{explorationOfWatched,
+			inArea("queue", "TestAViewTakesNoEventTwice")},
 	},
 	{
-		name:    "a view remembers every contender that went",
-		why:     "One of them may be ahead of a key whose put is not answered yet. But few are, and a wait may be long.",
-		change:  in("queue.view.apply").replace("max(0, len(_.gone)-viewReads)", "0"),
-		killers: []killer{core("queue", "TestWhatAViewRemembersIsBounded")},
+		name:   "a view remembers every contender that went",
+		why:    "One of them may be ahead of a key whose put is not answered yet. But few are, and a wait may be long.",
+		change: in("line.Watched.Apply").replace("max(0, len(_.gone)-mostGone)", "0"),
+		killers: []killer{explorationOfWatched,
+			core("queue", "TestWhatAViewRemembersIsBounded")},
 	},
 	{
-		name:    "a view forgets who went while a put is under way",
-		why:     "Nobody waits yet. But the answer to the put tells who was ahead of the key when it was put, and nothing tells again that they are gone.",
-		change:  in("queue.view.apply").replace("max(0, len(_self.gone)-viewReads)", "len(_self.gone)"),
-		killers: []killer{inArea("watching", "TestADeletionThatIsToldBeforeTheAnswerToThePutCounts")},
+		name:   "a view forgets who went while a put is under way",
+		why:    "Nobody waits yet. But the answer to the put tells who was ahead of the key when it was put, and nothing tells again that they are gone.",
+		change: in("line.Watched.Apply").replace("max(0, len(_self.gone)-mostGone)", "len(_self.gone)"),
+		killers: []killer{explorationOfWatched,
+			inArea("watching", "TestADeletionThatIsToldBeforeTheAnswerToThePutCounts")},
 	},
 	{
 		name: "the event of the predecessor is enough",
@@ -1666,7 +1674,7 @@ var mutants = []mutant{
 			"if _ := _.look(_, _p, _at); _ != nil || _w.covers == nil",
 			"if _w.covers == nil && _at != 0 { _p.setLine(line.None, _p.keys.etcd.Epoch(), 0); return nil }").
 			in("queue.view.judgeLocked").before("_p.Ahead = _p.Ahead.Without(_...)",
-			"if _self.provesGone(_p, _p.Ahead.Last[len(_p.Ahead.Last)-1]) { _p.Ahead.Last = nil }"),
+			"if _self.Gone(_p.Ahead.Last[len(_p.Ahead.Last)-1], _p.Ticket.Entry()) { _p.Ahead.Last = nil }"),
 		killers: []killer{simulation(1000),
 			onCluster("TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt")},
 	},
@@ -2708,8 +2716,10 @@ var mutants = []mutant{
 	{
 		name: "a view does not tell of a recall",
 		why:  "The view has the create revisions of those in line. But a recall leaves these alone.",
-		change: in("queue.view.apply").before("if _e.Mod <= _.at",
-			"_e = line.Entry{Key: _e.Key, Rev: _e.Rev, Lease: _e.Lease, Mod: _e.Mod}").
+		change: in("line.Watched.Apply").before("if _e.Mod <= _.at",
+			"_e = Entry{Key: _e.Key, Rev: _e.Rev, Lease: _e.Lease, Mod: _e.Mod}").
+			in("line.Watched.Read").before("if _e.StandsIn(_)",
+			"_e = Entry{Key: _e.Key, Rev: _e.Rev, Lease: _e.Lease, Mod: _e.Mod}").
 			in("queue.view.readLocked").before("if _e.StandsIn(_)",
 			"_e = line.Entry{Key: _e.Key, Rev: _e.Rev, Lease: _e.Lease, Mod: _e.Mod}").
 			after("_own = keys[_]",
@@ -2908,9 +2918,10 @@ var mutants = []mutant{
 		unexplored: "In the exploration a client knows of each copy that may come late, and draws another name.",
 	},
 	{
-		name:    "a view lets a waiter in whose key it does not show",
-		why:     "The contender ahead is gone for certain. But so may be the waiter's own key, before its put was answered, and who comes next gets in, too (rule 12).",
-		change:  in("view.judgeLocked").drop("own := _").drop("if own != ticket.Same"),
+		name: "a view lets a waiter in whose key it does not show",
+		why:  "The contender ahead is gone for certain. But so may be the waiter's own key, before its put was answered, and who comes next gets in, too (rule 12).",
+		change: in("view.judgeLocked").drop("shown, at := _").drop("seen := _").
+			drop("if seen != ticket.Same"),
 		killers: []killer{inArea("queue", "TestAKeyThatGoesBeforeItsPutIsAnsweredLetsNobodyIn")},
 	},
 	{
@@ -3091,9 +3102,10 @@ var mutants = []mutant{
 	{
 		name: "one joins those who read while a permit waits",
 		why:  "No writer stands in line. But the permit waits for as long as readers come.",
-		change: in("queue.Line.ExclusiveLocked").replace("line.ShapeOf(_key).Kind != line.Read",
-			"line.ShapeOf(_key).Kind == line.Exclusive"),
-		killers: []killer{inArea("kinds", "TestNobodyJoinsReadsWhileAPermitWaits")},
+		change: in("line.Watched.AnyBut").replace("ShapeOf(_key).Kind != _",
+			"ShapeOf(_key).Kind == Exclusive"),
+		killers: []killer{explorationOfWatched,
+			inArea("kinds", "TestNobodyJoinsReadsWhileAPermitWaits")},
 	},
 	{
 		name:    "a permit begins as many watches again after watches that have failed",

@@ -127,12 +127,7 @@ func (n *Line) ExclusiveLocked() (stands, live bool) {
 	if !v.isLiveLocked() {
 		return false, false
 	}
-	for key := range v.keys {
-		if line.ShapeOf(key).Kind != line.Read {
-			return true, true
-		}
-	}
-	return false, true
+	return v.AnyBut(line.Read), true
 }
 
 // LingerLocked has the view of n watched for a key that is to linger. It reports false if the view
@@ -143,7 +138,7 @@ func (n *Line) LingerLocked(wasFirst bool) bool {
 	switch {
 	case v == nil || v.partial:
 		return false
-	case !v.up && v.at == 0 && v.err == nil && wasFirst:
+	case !v.up && v.At() == 0 && v.err == nil && wasFirst:
 		// The first watch is under way. Its end, or a read that fails, takes the key back.
 	case !v.isLiveLocked() || v.othersLocked():
 		return false // if the first watch is under way, contenders from before may be there
@@ -200,7 +195,7 @@ func (n *Line) unwatchLastLocked() {
 func (n *Line) meetsLocked(shown line.TTLs) {
 	n.delay.settle(n.keys.setBack)
 	if v := n.view; v != nil && v.isLiveLocked() {
-		shown = shown.And(v.ttlsLocked())
+		shown = shown.And(v.TTLs())
 	}
 	n.delay.met = shown
 }

@@ -165,7 +165,7 @@ func TestWhatAViewRemembersIsBounded(t *testing.T) {
 					server.DeleteKey(key)
 					synctest.Wait()
 					s.mu.Lock()
-					most = max(most, len(s.line.view.gone), len(s.line.view.keys))
+					most = max(most, s.line.view.Remembers())
 					s.mu.Unlock()
 				}
 				require.LessOrEqual(t, most, viewReads)

@@ -3,12 +3,10 @@ package queue
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
@@ -29,7 +27,7 @@ const (
 	longLine = 2 * FewAhead
 
 	// viewReads is how many keys a view reads of a line that may be long. Some of them may be
-	// strays. It is also how many deletions the view remembers.
+	// strays.
 	viewReads = 4 * longLine
 
 	// viewIdle is how long an unneeded view stays, unless half of the TTL is less.
@@ -40,16 +38,10 @@ const (
 // processes contend for a name, a waiter needs no request for its turn, and a lingering key is
 // given up when other contenders come.
 //
-// Invariant: while it is up, keys is what stands in line at a revision, and every later event
-// comes. A read that is sent after the watch was created brings both up to date. Newer events are
-// applied in order, whole revisions at a time.
+// Invariant: while it is up, its Watched shows the line at a revision, and every later event comes.
+// A read that is sent after the watch was created brings both up to date.
 //
 // Do not apply events before that read. (TestAViewMissesNothingBeforeItsWatch.)
-//
-// A contender ahead of a place is proven gone by its DELETE, if that counts for the place
-// (Place.counts), or by a read that shows the place and not the contender. That keys lacks it
-// proves nothing: etcd may have been set back unnoticed, and the rest be from another epoch.
-// (TestAViewFromBeforeASetBackLetsNobodyIn.)
 //
 // A watch may go silent without ending. So the line is rechecked now and then, and a watch
 // that did not report what the recheck shows is replaced.
@@ -72,11 +64,8 @@ type view struct {
 	partial bool
 
 	// Guarded by Session.mu. It is over once it is not its line's view any more.
-	up   bool                  // there is a watch, and the line was read since it was created
-	keys map[string]line.Entry // the contenders, as they were last put
-	gone []line.Entry          // the last deletions, for a put whose answer they overtake
-	at   int64                 // the revision of keys, 0 before they are known
-	read int64                 // the revision of the last read
+	up bool // there is a watch, and the line was read since it was created
+	line.Watched
 
 	missed  bool      // a read has shown what the watch has not told, or not yet
 	reading bool      // a recheck is under way
@@ -98,7 +87,7 @@ func (v *view) isLiveLocked() bool { return v != nil && v.up && v.err == nil }
 
 // coversLocked reports whether v shows whatever happens to p's key.
 func (v *view) coversLocked(p *Place) bool {
-	return v.isLiveLocked() && v.keys[p.Ticket.Key].Rev == p.Ticket.Rev()
+	return v.isLiveLocked() && v.Shows(p.Ticket.Entry())
 }
 
 // inView reports whether a waiter with ahead before it waits by a view: it does if it knows all
@@ -183,7 +172,7 @@ func (v *view) blindLocked() {
 func (v *view) reliesLocked() {
 	now := time.Now()
 	v.relied = now
-	due := now.Add(v.line.keys.recheckAfter(now, len(v.keys)))
+	due := now.Add(v.line.keys.recheckAfter(now, v.Len()))
 	if v.due.Before(now) || due.Before(v.due) {
 		v.due = due
 	}
@@ -235,39 +224,29 @@ func (v *view) endLocked() {
 
 // apply brings the view up to date with events.
 func (v *view) apply(events []*clientv3.Event) {
-	keys := make([]*mvccpb.KeyValue, len(events))
-	last := int64(0)
-	for i, event := range events {
-		keys[i], last = event.Kv, max(last, event.Kv.ModRevision)
+	told, last := []line.Entry(nil), int64(0)
+	for _, event := range events {
+		last = max(last, event.Kv.ModRevision)
+		if e := line.EntryOf(event.Kv); e.MayStandIn(v.line.Name) { // nested names may be many
+			told = append(told, e)
+		}
 	}
-	told := line.Below(v.line.Name, keys)
 	v.line.keys.mu.Lock()
 	defer v.line.keys.mu.Unlock()
 	if v.isOverLocked() {
 		return // it has ended meanwhile
 	}
 	v.missed = false
-	for _, e := range told {
-		if e.Mod <= v.at {
-			continue // known from the read
-		}
-		if e.StandsIn(v.line.Name) {
-			v.keys[e.Key] = e
-		} else {
-			delete(v.keys, e.Key)
-			v.gone = append(v.gone, e)
-		}
+	for _, e := range v.Apply(v.line.Name, told, last) {
 		v.line.keys.observedLocked(e)
 	}
 	v.meetsLocked()
-	v.at = max(v.at, last)
-	v.epoch.Reach(v.at)
+	v.epoch.Reach(last)
 	tooLong := v.endIfTooLongLocked()
 	if tooLong {
 		return
 	}
 	v.judgeLocked()
-	v.gone = slices.Delete(v.gone, 0, max(0, len(v.gone)-viewReads))
 }
 
 // errTooLong is why a partial view is over: too many contenders stand in line that do not read.
@@ -282,9 +261,9 @@ var errTooLong = errors.New("the line is too long")
 // Do not judge such a line first. (TestALineThatIsTooLongForAViewIsSoughtOnce.)
 func (v *view) endIfTooLongLocked() (over bool) {
 	if v.waiting {
-		v.line.local.PlaceLocked().Ahead.Keys = len(v.keys)
+		v.line.local.PlaceLocked().Ahead.Keys = v.Len()
 	}
-	if len(v.keys) <= longLine {
+	if v.Len() <= longLine {
 		return false
 	}
 	if v.partial {
@@ -297,19 +276,23 @@ func (v *view) endIfTooLongLocked() (over bool) {
 
 // judgeLocked draws the conclusions of what is known for the Session's place in the line: whether
 // it still waits, or has to give way as its key lingers.
+//
+// Do not let p in where its key is not shown. (TestAKeyThatGoesBeforeItsPutIsAnsweredLetsNobodyIn.)
 func (v *view) judgeLocked() {
 	v.line.local.MarkLocked()
 	p := v.line.local.PlaceLocked()
 	if v.partial || p == nil {
 		return
 	}
-	own := p.observedLocked(v.ownKeyLocked(p))
-	if own != ticket.Same {
+	own := p.Ticket.Entry()
+	shown, at := v.Own(own)
+	seen := p.observedLocked(ticket.Observation{Entry: shown, At: at})
+	if seen != ticket.Same {
 		return
 	}
 	switch {
 	case p.Ahead.Reading == line.All && len(p.Ahead.Last) > 0:
-		p.Ahead = p.Ahead.Without(func(e line.Entry) bool { return v.provesGone(p, e) })
+		p.Ahead = p.Ahead.Without(func(e line.Entry) bool { return v.Gone(e, own) })
 		if v.waiting && p.Ahead.Clear() {
 			p.tellLocked()
 		}
@@ -318,54 +301,19 @@ func (v *view) judgeLocked() {
 	}
 }
 
-// ownKeyLocked is what is known of p's own key, whose events may have overtaken the put's answer:
-// it is there, or was deleted since, or is not in a read of after the put. Otherwise it says
-// nothing: the events have not come as far as the put.
-//
-// Do not let p in where its key is not shown. (TestAKeyThatGoesBeforeItsPutIsAnsweredLetsNobodyIn.)
-func (v *view) ownKeyLocked(p *Place) (o ticket.Observation) {
-	if own, there := v.keys[p.Ticket.Key]; there {
-		return ticket.Observation{Entry: own, At: own.Mod}
-	}
-	for _, g := range v.gone {
-		if g.Key == p.Ticket.Key && p.counts(g.Mod) {
-			o = ticket.Observation{Entry: g, At: g.Mod}
-		}
-	}
-	if o.At == 0 && v.read >= p.Ticket.Rev() {
-		o = ticket.Observation{Entry: line.Entry{Key: p.Ticket.Key}, At: v.at}
-	}
-	return o
-}
-
-// provesGone reports whether a contender ahead of p is proven gone.
-func (v *view) provesGone(p *Place, e line.Entry) bool {
-	shown := v.read >= p.Ticket.Rev() && v.keys[p.Ticket.Key].Rev == p.Ticket.Rev()
-	return shown && v.keys[e.Key].Rev != e.Rev ||
-		slices.ContainsFunc(v.gone, func(g line.Entry) bool { return g.Key == e.Key && p.counts(g.Mod) })
-}
-
 // meetsLocked notes what v shows of the TTLs of contenders. A partial one does not show them all.
 func (v *view) meetsLocked() {
 	d := &v.line.delay
 	d.settle(v.line.keys.setBack)
-	if met := v.ttlsLocked(); v.partial {
+	if met := v.TTLs(); v.partial {
 		d.met = d.met.And(met)
 	} else {
 		d.met = met
 	}
 }
 
-// ttlsLocked is what is known of the TTLs of the contenders.
-func (v *view) ttlsLocked() (t line.TTLs) {
-	for _, e := range v.keys {
-		t = t.And(e.TTLs())
-	}
-	return t
-}
-
 // othersLocked reports whether other keys than the Session's own stand in line.
-func (v *view) othersLocked() bool { return len(v.keys) > 1 }
+func (v *view) othersLocked() bool { return v.Len() > 1 }
 
 // tellLocked wakes the waiter of this view.
 func (v *view) tellLocked() {
@@ -432,14 +380,12 @@ func (v *view) refuseLocked(err error) {
 // readLocked brings the view up to date by the keys that a read of the line has shown at a
 // revision. It reports false if the view is over.
 func (v *view) readLocked(keys []line.Entry, at int64) (goesOn bool) {
-	if at < v.at {
+	changed, fresh := v.Read(v.line.Name, keys, at)
+	if !fresh {
 		return true // events have told more
 	}
-	known := v.keys
-	v.keys = make(map[string]line.Entry, len(keys))
 	for _, e := range keys {
 		if e.StandsIn(v.line.Name) {
-			v.keys[e.Key] = e
 			v.line.keys.suspectOrphanLocked(e)
 		}
 		v.line.keys.observedLocked(e)
@@ -449,9 +395,7 @@ func (v *view) readLocked(keys []line.Entry, at int64) (goesOn bool) {
 	if tooLong {
 		return false
 	}
-	same := func(a, b line.Entry) bool { return a.Mod == b.Mod }
-	v.missed = v.missed || !maps.EqualFunc(known, v.keys, same)
-	v.at, v.read = at, at
+	v.missed = v.missed || changed
 	if p := v.line.local.PlaceLocked(); p != nil && !v.partial {
 		own := line.Entry{Key: p.Ticket.Key}
 		if i := slices.IndexFunc(keys, func(e line.Entry) bool { return e.Key == own.Key }); i >= 0 {
@@ -513,7 +457,7 @@ func (v *view) compareLine() (same bool) {
 		// reads too few keys if many of nested names are among them.
 		ask = nil
 		for _, newer := range []clientv3.OpOption{
-			clientv3.WithMinCreateRev(p.Ticket.Rev() + 1), clientv3.WithMinModRev(v.at + 1),
+			clientv3.WithMinCreateRev(p.Ticket.Rev() + 1), clientv3.WithMinModRev(v.At() + 1),
 		} {
 			ask = append(ask, clientv3.OpGet(v.from, v.to, newer,
 				clientv3.WithKeysOnly(), clientv3.WithLimit(longLine)))
@@ -556,7 +500,7 @@ func (v *view) recheck() (next time.Duration, goOn bool) {
 		return min(v.due.Sub(now), recheck.Least), true
 	}
 	v.reading, v.joined = true, false
-	v.due = now.Add(v.line.keys.recheckAfter(v.relied, len(v.keys)))
+	v.due = now.Add(v.line.keys.recheckAfter(v.relied, v.Len()))
 	v.line.keys.tasks.Go(func() {
 		same := v.compareLine()
 		if !same {

@@ -68,7 +68,7 @@ func TestAViewIsLiveOnceTheReadAfterItsWatchIsKnown(t *testing.T) {
 		var found []bool
 		s.mu.Settler = settler(func() {
 			if v := s.line.view; v != nil {
-				found = append(found, v.at != 0, v.isLiveLocked())
+				found = append(found, v.At() != 0, v.isLiveLocked())
 			}
 		})
 		s.put(t, s.take(t, line.Shape{}))
