@@ -11,7 +11,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 )
 
-// A Watch is one watch. Its owner receives from Answers, and gives each answer to Notice.
+// A Watch is one watch. Its owner receives from Answers, and gives each answer to Notice: as Follow
+// does, unless the watch may outlast its owner.
 type Watch struct {
 	Answers clientv3.WatchChan
 	Epoch   *Epoch // in which it was begun
@@ -180,6 +181,64 @@ func (c *Conn) Watch(
 	}
 	w.unlink = context.AfterFunc(ctx, end)
 	return w
+}
+
+// A Following is what one goroutine does with a watch.
+type Following struct {
+	// Created is called once the watch is there, and reports whether it goes on. What happened before
+	// is to be read.
+	Created func() (goesOn bool)
+
+	// Events is given what the watch tells.
+	Events func([]*clientv3.Event)
+
+	// Tick is called First after the beginning, and then next after the call before. It may be nil.
+	Tick  func() (next time.Duration, goesOn bool)
+	First time.Duration
+
+	// News are other reasons to go on or not, which Asked reports. They end it if that is nil.
+	News  <-chan struct{}
+	Asked func() (goesOn bool)
+}
+
+// Follow begins a watch from now, and does with it what f says, until f does not go on, or the
+// watch or ctx has ended. It returns why the watch has ended, nil if neither etcd nor a Fall has
+// said so.
+func (c *Conn) Follow(
+	ctx context.Context, broken *attempt.Backoff, f Following,
+	key string, opts ...clientv3.OpOption,
+) error {
+	watch := c.Watch(ctx, broken, key, opts...)
+	defer watch.Stop()
+	tick := time.NewTimer(f.First)
+	defer tick.Stop()
+	if f.Tick == nil {
+		tick.Stop()
+	}
+	for goesOn := true; goesOn && ctx.Err() == nil; {
+		select {
+		case answer, open := <-watch.Answers:
+			n := watch.Notice(answer, open)
+			switch n.Kind {
+			case Ended:
+				return n.Err
+			case Created:
+				goesOn = f.Created()
+			}
+			if n.Kind == Events || len(n.Events) > 0 {
+				f.Events(n.Events)
+			}
+		case <-tick.C:
+			var next time.Duration
+			next, goesOn = f.Tick()
+			tick.Reset(next)
+		case <-f.News:
+			goesOn = f.Asked != nil && f.Asked()
+		case <-ctx.Done():
+			goesOn = false
+		}
+	}
+	return nil
 }
 
 // A begin is how a watch has begun: with a Fall there are no answers.

@@ -124,50 +124,76 @@ func (f *Follower) look(ctx context.Context) (Snapshot, error) {
 	}
 }
 
+// A heard is why a wait of a Follower is over.
+type heard uint8
+
+const (
+	ended   heard = iota // the watch has
+	departs              // a holder has gone, or one may have come
+	differs              // a recheck has shown what no event tells
+	over                 // Run is
+)
+
 // wait returns when the line is to be read again: a holder has gone or, if there is none, a
 // contender may have come; or the watch has failed, after a pause. It returns false if Run is over,
 // with the error of Run. asking is ctx for its requests.
 func (f *Follower) wait(ctx, asking context.Context, seen *Snapshot) (goesOn bool, err error) {
+	var why heard
 	key, opts := seen.watched()
-	watch := f.Conn.Watch(ctx, &f.broken, key, opts...)
-	defer watch.Stop()
 	relied := time.Now()
-	again := time.NewTimer(f.recheckAfter(relied, seen))
-	defer again.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return false, nil
-		case <-f.News:
-			if !f.goesOn(ctx) {
-				return false, nil
-			}
-		case answer, open := <-watch.Answers:
-			n := watch.Notice(answer, open)
-			switch {
-			case n.Kind == etcd.Ended:
-				if err := f.failed(n.Err); err != nil {
-					return false, err
-				}
-				_ = f.broken.Wait(ctx, f.Conn.Caller) // the caller asks ctx itself
-				return true, nil
-			case seen.changedBy(n.Events):
-				f.rest(ctx)
-				return true, nil
-			}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	broke := f.Conn.Follow(watching, &f.broken, etcd.Following{
+		Created: func() bool {
 			f.broken.Reset()
-		case <-again.C:
-			switch stands, err := f.stands(asking, seen); {
-			case err != nil:
-				return false, err
-			case !stands:
-				return true, nil
-			case !f.See(seen):
-				return false, nil
+			return true
+		},
+		Events: func(events []*clientv3.Event) {
+			if seen.changedBy(events) {
+				why = departs
+				stop()
 			}
-			again.Reset(f.recheckAfter(relied, seen))
+		},
+		Tick: func() (time.Duration, bool) {
+			why, err = f.recheck(asking, seen)
+			return f.recheckAfter(relied, seen), why == ended
+		},
+		First: f.recheckAfter(relied, seen),
+		News:  f.News,
+		Asked: func() bool {
+			if !f.goesOn(ctx) {
+				why = over
+			}
+			return why == ended
+		},
+	}, key, opts...)
+	switch {
+	case why == over || ctx.Err() != nil:
+		return false, err
+	case why == departs:
+		f.rest(ctx)
+	case why == ended:
+		if err := f.failed(broke); err != nil {
+			return false, err
 		}
+		_ = f.broken.Wait(ctx, f.Conn.Caller) // the caller asks ctx itself
 	}
+	return true, nil
+}
+
+// recheck tells See again what was seen, if that stands. Otherwise it returns why the wait is over,
+// with an error of Run.
+func (f *Follower) recheck(asking context.Context, seen *Snapshot) (heard, error) {
+	stands, err := f.stands(asking, seen)
+	switch {
+	case err != nil:
+		return over, err
+	case !stands:
+		return differs, nil
+	case !f.See(seen):
+		return over, nil
+	}
+	return ended, nil
 }
 
 // rest pauses before the next read, as long as Run goes on.

@@ -62,7 +62,7 @@ func (l *lineInEtcd) gone() (gone []line.Entry) {
 }
 
 // In whatever order events and the answers of reads come: a contender is proven gone only if it has
-// gone, and once all has come, each that has gone is. The keys have few names, which are used again.
+// gone, and once all has come, each that has gone is. The names of keys are used again.
 func TestAWatchedProvesGoneWhatHasGone(t *testing.T) {
 	proven := 0
 	for seed := range uint64(2000) {
@@ -120,8 +120,7 @@ func TestAWatchedProvesGoneWhatHasGone(t *testing.T) {
 	require.Greater(t, proven, 1000)
 }
 
-// A view that was read before own was put, and whose watch has told nothing since, may be of another
-// epoch: it proves nothing.
+// What was read before own was put may be of another epoch: it proves nothing.
 func TestAWatchedFromBeforeAPutProvesNothing(t *testing.T) {
 	l := &lineInEtcd{stands: map[string]line.Entry{}}
 	l.read()

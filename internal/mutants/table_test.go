@@ -675,7 +675,7 @@ var mutants = []mutant{
 	{
 		name:    "a watch of a hold ends at once if it was wanted before it began",
 		why:     "A new one is begun then. But this one is that, and the next pause is twice as long.",
-		change:  in("queue.keyWatch.follow").drop("select #1 of 2"),
+		change:  in("queue.keyWatch.follow").drop("select"),
 		killers: []killer{inArea("watching", "TestAWatchThatWasWantedInAPauseStays")},
 	},
 	{
@@ -1513,7 +1513,7 @@ var mutants = []mutant{
 	{
 		name: "a watch without the slow re-check",
 		why:  "A watch delivers every event or ends with an error. But on a member that is frozen it does neither (rule 12).",
-		change: in("queue.view.follow").after("_tick := time.NewTimer(recheck.Least)", "_tick.Stop()").
+		change: in("queue.view.follow").drop("Tick: _").
 			in("queue.Waiter.waitBy").replace("_.finished()", "false"),
 		killers: []killer{inArea("queue", "TestAWaiterGetsInWhateverBecomesOfItsWatch")},
 	},
@@ -1641,7 +1641,7 @@ var mutants = []mutant{
 			if p := _self.line.local.PlaceLocked(); p != nil {
 				shown = append(slices.Clone(p.Ahead.Last), p.Ticket.Entry())
 			}
-			_self.Read(_self.line.Name, shown, answer.Header.GetRevision())
+			_self.Read(_self.line.Name, shown, _self.epoch.Reached())
 			_self.up = true
 			_self.line.keys.mu.Unlock()`),
 		killers: []killer{simulation(1000), inArea("queue", "TestAViewMissesNothingBeforeItsWatch")},
@@ -1663,7 +1663,7 @@ var mutants = []mutant{
 	{
 		name:   "a view forgets who went while a put is under way",
 		why:    "Nobody waits yet. But the answer to the put tells who was ahead of the key when it was put, and nothing tells again that they are gone.",
-		change: in("line.Watched.Apply").replace("max(0, len(_self.gone)-mostGone)", "len(_self.gone)"),
+		change: in("line.Watched.Apply").after("_self.at = max(_self.at, _)", "_self.gone = nil"),
 		killers: []killer{explorationOfWatched,
 			inArea("watching", "TestADeletionThatIsToldBeforeTheAnswerToThePutCounts")},
 	},
@@ -1786,7 +1786,7 @@ var mutants = []mutant{
 		change: in("queue.Waiter.waitBy").replace(
 			"if _err := _broken.Wait(_ctx, _p.keys.etcd.Caller); _err != nil",
 			"if _err := _broken.Wait(_ctx, _p.keys.etcd.Caller); _err == nil { return attempt.ErrNoAnswer }").
-			in("queue.view.follow").before("return #2 of 4", `
+			in("queue.view.follow").before("_.unwatched()", `
 			_self.line.keys.mu.Lock()
 			_self.refusal = attempt.ErrNoAnswer
 			_self.endLocked()
@@ -2250,7 +2250,7 @@ var mutants = []mutant{
 	{
 		name:    "who follows a leader relies on its watch",
 		why:     "A watch delivers everything, and a request each 1.5 s mostly shows nothing. But a watch may be silent.",
-		change:  in("follow.Follower.wait").never("!stands"),
+		change:  in("follow.Follower.recheck").never("!stands"),
 		killers: []killer{inArea("holders", "TestWatchHolderOutlivesLostEvents")},
 	},
 	{
@@ -2270,7 +2270,7 @@ var mutants = []mutant{
 		why:  "The request is not even sent, as its context has ended. But clientv3 warns of it on stderr, each time.",
 		change: in("follow.Follower.Run").replace("_.goesOn(_)", "asking != nil").
 			replace("_.look(it)", "ctx").
-			in("follow.Follower.wait").replace("false #1 of 5", "true"),
+			in("follow.Follower.wait").replace("_.Err() != nil", "false"),
 		killers: []killer{onCluster("TestFollowingIsNoWarning")},
 	},
 	{

@@ -96,25 +96,15 @@ func (w *keyWatch) follow(broken *attempt.Backoff) error {
 	case <-w.again:
 	default:
 	}
-	watch := w.place.keys.etcd.Watch(w.ctx, broken, w.place.Ticket.Key)
-	defer watch.Stop()
 	defer w.unsure()
-	for {
-		select {
-		case answer, open := <-watch.Answers:
-			switch n := watch.Notice(answer, open); n.Kind {
-			case etcd.Created:
-				broken.Reset()
-				w.created()
-			case etcd.Events:
-				w.apply(n.Events)
-			case etcd.Ended:
-				return n.Err
-			}
-		case <-w.again:
-			return nil
-		}
-	}
+	return w.place.keys.etcd.Follow(w.ctx, broken, etcd.Following{
+		Created: func() bool {
+			broken.Reset()
+			w.created()
+			return true
+		},
+		Events: w.apply, News: w.again,
+	}, w.place.Ticket.Key)
 }
 
 // renewLocked begins a new watch: the old one may be silent.

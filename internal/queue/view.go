@@ -113,41 +113,23 @@ func (v *view) run() {
 	v.endLocked()
 }
 
-// follow watches the line until the watch ends or a new one is wanted.
+// follow watches the line until the watch ends or a new one is wanted. Then run reads the line,
+// which shows which cluster counts.
 func (v *view) follow(broken *attempt.Backoff) {
-	watch := v.line.keys.etcd.Watch(v.ctx, broken, v.from, v.to)
-	defer watch.Stop()
-	defer v.unwatched()
-	tick := time.NewTimer(recheck.Least)
-	defer tick.Stop()
-	for {
-		select {
-		case answer, open := <-watch.Answers:
-			switch n := watch.Notice(answer, open); n.Kind {
-			case etcd.Created:
-				goesOn := v.readLine(true)
-				if !goesOn {
-					return
-				}
+	err := v.line.keys.etcd.Follow(v.ctx, broken, etcd.Following{
+		Created: func() bool {
+			goesOn := v.readLine(true)
+			if goesOn {
 				broken.Reset()
-			case etcd.Events:
-				v.apply(n.Events)
-			case etcd.Ended:
-				if attempt.Fallen(n.Err) != nil {
-					v.refuse(n.Err)
-				}
-				return // run reads the line, which shows which cluster counts
 			}
-		case <-tick.C:
-			next, goOn := v.recheck()
-			if !goOn {
-				return
-			}
-			tick.Reset(next)
-		case <-v.again:
-			return
-		}
+			return goesOn
+		},
+		Events: v.apply, Tick: v.recheck, First: recheck.Least, News: v.again,
+	}, v.from, v.to)
+	if attempt.Fallen(err) != nil {
+		v.refuse(err)
 	}
+	v.unwatched()
 }
 
 // unwatched notes that there is no watch.
@@ -277,7 +259,8 @@ func (v *view) endIfTooLongLocked() (over bool) {
 // judgeLocked draws the conclusions of what is known for the Session's place in the line: whether
 // it still waits, or has to give way as its key lingers.
 //
-// Do not let p in where its key is not shown. (TestAKeyThatGoesBeforeItsPutIsAnsweredLetsNobodyIn.)
+// Do not let the place in where its key is not shown.
+// (TestAKeyThatGoesBeforeItsPutIsAnsweredLetsNobodyIn.)
 func (v *view) judgeLocked() {
 	v.line.local.MarkLocked()
 	p := v.line.local.PlaceLocked()

@@ -94,27 +94,25 @@ func (w *permitWatch) follow(
 	ctx context.Context, p *Place, broken attempt.Backoff, key string, opts ...clientv3.OpOption,
 ) {
 	before := broken
-	watch := p.keys.etcd.Watch(ctx, &broken, key, append(opts, clientv3.WithFilterPut())...)
-	defer watch.Stop()
-	late := broken != before
-	for {
-		select {
-		case answer, open := <-watch.Answers:
-			n := noticeOf(p, watch.Notice(answer, open))
-			if n.kind == etcd.Events && n.at == 0 {
-				continue
-			}
-			n.late = late
-			select {
-			case w.notices <- n:
-			case <-ctx.Done():
-				return
-			}
-			if n.kind == etcd.Ended {
-				return
-			}
-		case <-ctx.Done():
+	tell := func(n etcd.Notice) {
+		told := noticeOf(p, n)
+		if n.Kind == etcd.Events && told.at == 0 {
 			return
 		}
+		told.late = broken != before
+		select {
+		case w.notices <- told:
+		case <-ctx.Done():
+		}
 	}
+	err := p.keys.etcd.Follow(ctx, &broken, etcd.Following{
+		Created: func() bool {
+			tell(etcd.Notice{Kind: etcd.Created})
+			return true
+		},
+		Events: func(events []*clientv3.Event) {
+			tell(etcd.Notice{Kind: etcd.Events, Events: events})
+		},
+	}, key, append(opts, clientv3.WithFilterPut())...)
+	tell(etcd.Notice{Kind: etcd.Ended, Err: err})
 }
