@@ -69,39 +69,49 @@ type hold struct {
 	token int64
 }
 
-// holds says since when places hold. The zero time is for one that has waited: etcd does not say
-// when its turn came. It remembers what it has seen, and so a second look knows more.
+// holds says since when places hold. It remembers what it has seen, and so a second look knows more.
 type holds struct {
-	since  map[hold]time.Time // of the places that held at the last look
+	since  map[hold]began // of the places that held at the last look
 	looked bool
+}
+
+// A began is since when a place holds. The zero time is for one that has waited: etcd does not say
+// when its turn came.
+type began struct {
+	at    time.Time
+	known bool // etcd has answered
 }
 
 // look notes which places hold at a time. Of one that did not before it asks etcd whether it held
 // from the start.
 func (h *holds) look(ctx context.Context, kv clientv3.KV, places []place, now time.Time) {
-	since := make(map[hold]time.Time)
+	since := make(map[hold]began)
 	var begun []place
 	for _, p := range places {
 		id := hold{p.Key, p.Token}
-		if known, is := h.since[id]; is {
-			since[id] = known
+		if h.since[id].known {
+			since[id] = h.since[id]
 		} else if p.Holds {
 			begun = append(begun, p)
 		}
 	}
-	atOnce := make([]bool, len(begun))
+	atOnce, errs := make([]bool, len(begun)), make([]error, len(begun))
 	each(len(begun), func(i int) {
-		// Without an answer it is not known, as if it had waited.
-		atOnce[i], _ = board.BeganAtOnce(ctx, kv, begun[i].Name, begun[i].Key, begun[i].Token)
+		atOnce[i], errs[i] = board.BeganAtOnce(ctx, kv, begun[i].Name, begun[i].Key, begun[i].Token)
 	})
 	for i, p := range begun {
-		at := time.Time{}
-		if atOnce[i] {
-			at = p.Since
-		} else if h.looked { // its turn came between the two looks
-			at = now
+		id := hold{p.Key, p.Token}
+		_, held := h.since[id]
+		switch {
+		case errs[i] != nil: // the next look asks again
+			since[id] = began{}
+		case atOnce[i]:
+			since[id] = began{p.Since, true}
+		case h.looked && !held: // its turn came between the two looks
+			since[id] = began{now, true}
+		default:
+			since[id] = began{known: true}
 		}
-		since[hold{p.Key, p.Token}] = at
 	}
 	h.since, h.looked = since, true
 }

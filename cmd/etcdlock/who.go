@@ -201,14 +201,16 @@ func (l left) text() string {
 
 // heldText is how long p has held. One that has waited before has held for less than since it was
 // put.
-func heldText(p place, since, now time.Time) string {
+func heldText(p place, since began, now time.Time) string {
 	switch {
-	case !p.Holds || !p.Until.IsZero() || since.IsZero() && p.Since.IsZero():
+	case !p.Holds || !p.Until.IsZero() || since.at.IsZero() && p.Since.IsZero():
 		return "-"
-	case since.IsZero():
+	case !since.known:
+		return "unknown"
+	case since.at.IsZero():
 		return "<" + span(now.Sub(p.Since))
 	}
-	return span(now.Sub(since))
+	return span(now.Sub(since.at))
 }
 
 // longest is the longest time that is shown. What others have written may be of any year.
@@ -260,7 +262,7 @@ func (w *who) records(
 			Name: p.Name, Place: p.Number, Token: p.Token, Key: p.Key,
 			Lease: strconv.FormatInt(int64(p.Lease), 16), Owner: p.Owner, Host: p.Host, PID: p.PID,
 			Since: unlessZero(p.Since), Mode: string(p.Mode), Holds: p.Holds, Info: p.Info,
-			Until: unlessZero(p.Until), HeldSince: unlessZero(since), Late: lefts[p.Lease].late(),
+			Until: unlessZero(p.Until), HeldSince: unlessZero(since.at), Late: lefts[p.Lease].late(),
 		}
 		if left := lefts[p.Lease]; left.err == nil && left.ttl >= 0 {
 			records[i].TTL, records[i].TTLLeft = &left.granted, &left.ttl

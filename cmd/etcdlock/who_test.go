@@ -205,6 +205,34 @@ func TestWhoKnowsSinceWhenAHolderHolds(t *testing.T) {
 	require.Equal(t, "[]\n", lines(3)[2])
 }
 
+// A silentKV is an etcd that does not answer.
+type silentKV struct{ clientv3.KV }
+
+func (silentKV) Get(
+	context.Context, string, ...clientv3.OpOption,
+) (*clientv3.GetResponse, error) {
+	return nil, context.DeadlineExceeded
+}
+
+// Where etcd has not said whether a holder has waited, who shows no bound, and asks again.
+func TestWhoShowsNoBoundWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	e.holds(t, "job")
+	w := new(who)
+	places, err := w.read(t.Context(), e.client)
+	require.NoError(t, err)
+	now := time.Now()
+	id := hold{places[0].Key, places[0].Token}
+	held := func() string { return heldText(places[0], w.seen.since[id], now) }
+	for range 2 {
+		w.seen.look(t.Context(), silentKV{}, places, now)
+		require.Equal(t, "unknown", held())
+	}
+	w.seen.look(t.Context(), e.client, places, now)
+	require.Regexp(t, "^[0-9]+s$", held())
+}
+
 // A lease that nobody renews gets late.
 func TestALateLeaseIsMarked(t *testing.T) {
 	t.Parallel()
