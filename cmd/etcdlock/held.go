@@ -69,7 +69,7 @@ type hold struct {
 	token int64
 }
 
-// holds says since when places hold. It remembers what it has seen, and so a second look knows more.
+// holds says since when places hold. It remembers what it has seen: a second look knows more.
 type holds struct {
 	since  map[hold]began // of the places that held at the last look
 	looked bool
