@@ -273,9 +273,8 @@ func (e *etcd) fill(t *testing.T, n int) {
 	}
 }
 
-// On a phone nothing is wider than the screen, and what counts is in sight. This also draws the
-// picture of the page: go test -tags browser -run OnAPhone ./cmd/etcdlock -update.
-func TestThePageOnAPhoneAndItsPicture(t *testing.T) {
+// On a phone nothing is wider than the screen, and what counts is in sight.
+func TestThePageOnAPhone(t *testing.T) {
 	e := newEtcd(t)
 	now := time.Now().UTC()
 	for i, c := range []struct{ lock, tail, owner string }{
@@ -320,11 +319,17 @@ func TestThePageOnAPhoneAndItsPicture(t *testing.T) {
 	b.shows("#edges li", `(?s)^Possible deadlock: api-.*\n`+
 		`api-1:1001 \(1a\) waits for api-2:1002 \(2b\) at stock/9`)
 	b.press("#done")
-	if *update {
-		var png string
-		b.call("GET", "/screenshot", nil, &png)
-		raw, err := base64.StdEncoding.DecodeString(png)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile("../../docs/ui.png", raw, 0o644))
+}
+
+// picture draws what the page shows, for the docs.
+func (b *browser) picture(name string) {
+	b.t.Helper()
+	if !*update {
+		return
 	}
+	var png string
+	b.call("GET", "/screenshot", nil, &png)
+	raw, err := base64.StdEncoding.DecodeString(png)
+	require.NoError(b.t, err)
+	require.NoError(b.t, os.WriteFile("../../docs/"+name, raw, 0o644))
 }

@@ -36,6 +36,23 @@ func TestThePageDrawsWhoWaits(t *testing.T) {
 	}
 }
 
+// The pictures of the page are those of the fleet: go test -tags browser -run Picture
+// ./cmd/etcdlock -update.
+func TestThePageAndItsPictures(t *testing.T) {
+	b := newBrowser(t, 1280, 800)
+	b.call("POST", "/url", map[string]string{"url": fleet().page(t)}, nil)
+	b.high(1280, 480, "light")
+	b.shows("#space .row", `(?m)^leader/billing `)
+	b.shows("#alerts p", "Possible deadlock")
+	b.shows("#scale", "^Last 10 min")
+	b.picture("ui.png")
+	b.high(980, 480, "light")
+	b.press("#waits")
+	b.shows("#edges li", "Possible deadlock: picker-")
+	b.eval(`document.activeElement.blur()`, nil)
+	b.picture("ui-waits.png")
+}
+
 // However many wait, at most 30 nodes are drawn.
 func TestThePageDrawsAtMostThirtyNodes(t *testing.T) {
 	p := newPast(60)

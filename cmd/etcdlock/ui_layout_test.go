@@ -17,8 +17,13 @@ import (
 // sized makes the page as wide as a phone, a tablet or a screen, in one of the colour schemes.
 func (b *browser) sized(width int, scheme string) {
 	b.t.Helper()
+	b.high(width, 800, scheme)
+}
+
+func (b *browser) high(width, height int, scheme string) {
+	b.t.Helper()
 	b.call("POST", "/goog/cdp/execute", map[string]any{"cmd": "Emulation.setDeviceMetricsOverride",
-		"params": map[string]any{"width": width, "height": 800, "deviceScaleFactor": 1,
+		"params": map[string]any{"width": width, "height": height, "deviceScaleFactor": 1,
 			"mobile": false}}, nil)
 	b.call("POST", "/goog/cdp/execute", map[string]any{"cmd": "Emulation.setEmulatedMedia",
 		"params": map[string]any{"features": []map[string]string{
