@@ -71,27 +71,37 @@ func (m *Machine) Explore(init, step string, steps int, visit func() error) (
 	for n := 0; n <= steps && len(states) > 0; n++ {
 		var found []Value
 		for _, from := range states {
-			choices := new(each)
-			m.choices = choices
-			for more := true; more; more = choices.again() {
-				m.state, m.next = from, nil
-				if !op.body(m).(bool) {
-					continue
-				}
-				text = encode(text[:0], m.next)
+			err := m.each(op, from, func(to Value) error {
+				text = encode(text[:0], to)
 				key := [2]uint64{maphash.Bytes(seeds[0], text), maphash.Bytes(seeds[1], text)}
 				if _, is := seen[key]; is {
-					continue
+					return nil
 				}
 				seen[key] = struct{}{}
-				m.state = m.next
-				if err := visit(); err != nil {
-					return added, fmt.Errorf("step %d: %w", n, err)
-				}
-				found = append(found, m.state)
+				found = append(found, to)
+				m.state = to
+				return visit()
+			})
+			if err != nil {
+				return added, fmt.Errorf("step %d: %w", n, err)
 			}
 		}
 		op, states, added = next, found, append(added, len(found))
 	}
 	return added, nil
+}
+
+// each makes each step that is possible from a state. Steps that differ may lead to one state.
+func (m *Machine) each(step *operator, from Value, visit func(Value) error) error {
+	choices := new(each)
+	for more := true; more; more = choices.again() {
+		m.state, m.next, m.choices = from, nil, choices
+		if !step.body(m).(bool) {
+			continue
+		}
+		if err := visit(m.next); err != nil {
+			return err
+		}
+	}
+	return nil
 }
