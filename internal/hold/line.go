@@ -174,7 +174,7 @@ func (n *localLine) nextLocked(h *Hold) *place {
 // newPlaceLocked takes a place for c on the lease of an account, which is the current one and
 // usable.
 func newPlaceLocked(c *claim, k *queue.Account) *place {
-	p := &place{m: c.m, local: c.local}
+	p := &place{m: c.m, local: c.local, after: c.call.after}
 	k.TakeLocked(&p.Place, queue.Seat{
 		Line: &c.local.Line, Shape: c.Shape, Listens: c.m.cfg.Recall > 0, Owner: p,
 	})

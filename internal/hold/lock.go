@@ -22,11 +22,14 @@ func (m *Lock) Acquire(ctx context.Context, w Request) (*Hold, context.Context, 
 	if ctx.Err() != nil {
 		return nil, nil, m.refuseEnded(ctx)
 	}
-	if nested := m.NestsIn(ctx); nested != nil && !w.mayFollow(nested) {
+	inner := holdContextOf(ctx)
+	if nested := m.nestsIn(inner); nested != nil && !w.mayFollow(nested) {
 		h, err := m.nest(nested, w)
 		return h, ctx, err
 	}
-	return newCall(m, w).lock(ctx)
+	c := newCall(m, w)
+	c.within(inner)
+	return c.lock(ctx)
 }
 
 // refuseEnded returns the error of a call whose ctx had ended before. What is closed says so, and
@@ -58,8 +61,11 @@ func (w Request) mayFollow(h *Hold) bool {
 
 // NestsIn returns the hold of m's name and Session that ctx comes from, if it has
 // not been unlocked.
-func (m *Lock) NestsIn(ctx context.Context) *Hold {
-	for c := holdContextOf(ctx); c != nil; c = c.outer() {
+func (m *Lock) NestsIn(ctx context.Context) *Hold { return m.nestsIn(holdContextOf(ctx)) }
+
+// nestsIn is NestsIn of a context with its innermost holdContext.
+func (m *Lock) nestsIn(c *holdContext) *Hold {
+	for ; c != nil; c = c.outer() {
 		h := m.coveredBy(c.hold)
 		if h == nil {
 			continue

@@ -29,6 +29,7 @@ func acquireAll(
 		c.claims = append(c.claims, o)
 	}
 	c.first = c.claims[0]
+	c.within(holdContextOf(ctx))
 	return c.lock(ctx)
 }
 

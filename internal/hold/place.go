@@ -20,6 +20,7 @@ type place struct {
 	// Set once, then only read.
 	m     *Lock
 	local *localLine
+	after int64 // as in call
 
 	// Guarded by Session.mu.
 	hold     *Hold            // the last one to begin, nil while waiting
@@ -27,6 +28,11 @@ type place struct {
 	ending   list.List[*Hold] // that are whole no more, while their contexts may go on
 	settling bool             // holds follow what has happened to the key or the lease
 	handed   int              // how often in a row the key was handed off
+}
+
+// value is the value of p's key as it is put now.
+func (p *place) value() string {
+	return p.m.cfg.Texts[p.Ticket.Kind].After(p.after).Since(time.Now(), p.Lease.TTL)
 }
 
 // kept is the value of p's key where that stays from now on though its hold has ended here, until
@@ -54,8 +60,13 @@ func (p *place) tellsOf(c *claim) bool {
 // suits reports whether c may have p, which its Session leaves to it: p's key shows the shape that
 // c asks for, and its value is true of c. (A read may hold at a key with the value of another read:
 // so it is in a cohort.) It never suits one of several names; see call.
+//
+// Nor does it suit a call within another hold than p's key tells, but for a read at a key that is
+// held. (Do not hand it on: a deadlock would be told that is none.
+// TestAPlaceIsNotHandedToACallWithinAnotherHold.)
 func (p *place) suits(c *claim) bool {
-	return !c.call.together && c.Shape == p.Ticket.Shape && (c.reads() || p.tellsOf(c))
+	within := p.after == 0 || p.after == c.call.after || c.reads() && p.Ticket.State() == ticket.Held
+	return !c.call.together && c.Shape == p.Ticket.Shape && within && (c.reads() || p.tellsOf(c))
 }
 
 // waitsLocked reports whether p waits for other contenders: they are known to be ahead of it, or

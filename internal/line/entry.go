@@ -160,6 +160,8 @@ type Value struct {
 	Info       string `json:"info,omitempty"`
 	Recallable bool   `json:"recallable,omitempty"` // its holder heeds a Recall
 
+	After int64 `json:"after,omitempty"` // the token of the hold within which it was asked for
+
 	TTL   int64     `json:"ttl,omitempty"`  // of its lease, in seconds; see Entry.TTL
 	Until time.Time `json:"until,omitzero"` // of a key that outlasts its hold
 	Since time.Time `json:"since"`          // the last one
@@ -185,6 +187,18 @@ func NewText(v Value, k Kind) (Text, error) {
 	}
 	text, err := json.Marshal(v)
 	return Text(strings.TrimSuffix(string(text), `"0001-01-01T00:00:00Z"}`)), err
+}
+
+// sinceField is how a Text ends.
+const sinceField = `"since":`
+
+// After is t for a key that is asked for within the hold of a token, 0 if there is none.
+func (t Text) After(token int64) Text {
+	if token == 0 {
+		return t
+	}
+	text := strings.TrimSuffix(string(t), sinceField)
+	return Text(text + `"after":` + strconv.FormatInt(token, 10) + "," + sinceField)
 }
 
 // Since is the value of a key that is put at a time, with a lease of a TTL.

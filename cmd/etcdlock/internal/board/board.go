@@ -51,6 +51,7 @@ type Place struct {
 	Recall     *Recall   `json:"recall,omitempty"`
 
 	mod   int64 // revision of its value
+	after int64 // the token of the hold within which it was asked for, 0 if it does not tell
 	asked bool  // whether it began at once; the board's alone
 }
 
@@ -115,7 +116,7 @@ type Board struct {
 	history  history
 	broken   int64 // token of the place that this command last broke
 
-	cycles   [][]Wait
+	cycles   []Cycle
 	cyclesOf uint64 // the version that has them
 }
 
@@ -347,6 +348,7 @@ func placeOf(e line.Entry, now time.Time) *Place {
 		Key: e.Key, Token: e.Rev, Lease: e.Lease, Session: hex(e.Lease), Owner: v.Owner, Host: v.Host,
 		PID: v.PID, Info: v.Info, Mode: shape.Kind.String(), Weight: int(shape.Weight), Queued: v.Since,
 		Seen: now, Until: v.Until, Recallable: v.Recallable, mod: e.Mod,
+		after: v.After,
 	}
 	if r, asked := e.Recall(); asked {
 		p.Recall = &Recall{By: r.By, Reason: r.Reason, Grace: r.Grace, Asked: now}

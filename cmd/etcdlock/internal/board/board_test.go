@@ -188,10 +188,14 @@ func TestALateLease(t *testing.T) {
 // Sessions that wait for each other are a cycle. A line, readers that share, and a Session that
 // waits behind itself are none.
 func TestACycleOfSessionsIsAPossibleDeadlock(t *testing.T) {
-	cycles := func(kvs ...*mvccpb.KeyValue) [][]Wait {
+	cycles := func(kvs ...*mvccpb.KeyValue) (all [][]Wait) {
 		b := New()
 		b.Read(at(0), 100, kvs)
-		return Cycles(Waits(b.Picture(at(0), 0).Locks))
+		for _, c := range Cycles(b.Picture(at(0), 0).Locks) {
+			require.False(t, c.Deadlock)
+			all = append(all, c.Waits)
+		}
+		return all
 	}
 	x := func(lock string, rev, session int64) *mvccpb.KeyValue {
 		return kv(key(lock, "", int(rev)), rev, session, owned(fmt.Sprint("s", session), 0))
@@ -213,6 +217,64 @@ func TestACycleOfSessionsIsAPossibleDeadlock(t *testing.T) {
 	// Two that have nothing in common are two.
 	require.Len(t, cycles(x("a", 1, 1), x("b", 2, 2), x("a", 3, 2), x("b", 4, 1),
 		x("c", 11, 5), x("d", 12, 6), x("c", 13, 6), x("d", 14, 5)), 2)
+}
+
+// Calls that wait within holds for each other are a deadlock, whatever else their Sessions do. It
+// is none if another hold has the key that is told, or may have: then it is possible at most.
+func TestACycleOfCallsWithinHoldsIsADeadlock(t *testing.T) {
+	const permit = "fffffffe-0001-8000-8000-0002"
+	x := func(lock string, rev, session, after int64, more string) *mvccpb.KeyValue {
+		value := fmt.Sprintf(`{"owner":"s%d","host":"vm","pid":%d,"after":%d,"since":%q%s}`,
+			session, session, after, at(0).Format(time.RFC3339), more)
+		return kv(key(lock, "", int(rev)), rev, session, value)
+	}
+	as := func(kv *mvccpb.KeyValue, kind string) *mvccpb.KeyValue {
+		lock, _, _ := strings.Cut(string(kv.Key), "/")
+		kv.Key = fmt.Appendf(nil, "%s/%s%0*d", lock, kind, 36-len(kind), kv.CreateRevision)
+		return kv
+	}
+	a, b := x("a", 1, 1, 0, ""), x("b", 2, 2, 0, "")
+	for name, row := range map[string]struct {
+		keys               []*mvccpb.KeyValue
+		deadlocks, perhaps int
+	}{
+		"of two":      {[]*mvccpb.KeyValue{a, b, x("a", 3, 2, 2, ""), x("b", 4, 1, 1, "")}, 1, 0},
+		"untold":      {[]*mvccpb.KeyValue{a, b, x("a", 3, 2, 0, ""), x("b", 4, 1, 0, "")}, 0, 1},
+		"told by one": {[]*mvccpb.KeyValue{a, b, x("a", 3, 2, 2, ""), x("b", 4, 1, 0, "")}, 0, 1},
+		"of other calls": {[]*mvccpb.KeyValue{a, b, x("c", 3, 1, 0, ""), x("d", 4, 2, 0, ""),
+			x("a", 5, 2, 4, ""), x("b", 6, 1, 3, "")}, 0, 1},
+		"and of the same Sessions another": {[]*mvccpb.KeyValue{a, b, x("a", 3, 2, 2, ""),
+			x("b", 4, 1, 1, ""), x("c", 5, 1, 0, ""), x("d", 6, 2, 0, ""), x("c", 7, 2, 6, ""),
+			x("d", 8, 1, 5, "")}, 2, 0},
+		"beside a possible one": {[]*mvccpb.KeyValue{a, b, x("a", 3, 2, 2, ""), x("b", 4, 1, 1, ""),
+			x("c", 5, 5, 0, ""), x("d", 6, 6, 0, ""), x("c", 7, 6, 0, ""), x("d", 8, 5, 0, "")}, 1, 1},
+		"a hold within another": {[]*mvccpb.KeyValue{a, b, x("c", 3, 1, 1, ""), x("a", 4, 2, 2, ""),
+			x("b", 5, 1, 3, "")}, 1, 0},
+		"behind one that waits": {[]*mvccpb.KeyValue{a, b, x("a", 3, 3, 0, ""), x("a", 4, 2, 2, ""),
+			x("b", 5, 1, 1, "")}, 1, 0},
+		"of a LockAll": {[]*mvccpb.KeyValue{b, x("a", 3, 1, 0, ""), x("b", 3, 1, 0, ""),
+			x("a", 4, 2, 2, "")}, 1, 0},
+		"the hold is over": {[]*mvccpb.KeyValue{x("a", 1, 1, 0, `,"until":"2024-01-02T03:04:05Z"`), b,
+			x("a", 3, 2, 2, ""), x("b", 4, 1, 1, "")}, 0, 1},
+		"of another process": {[]*mvccpb.KeyValue{a, x("b", 2, 3, 0, ""), x("a", 3, 2, 2, ""),
+			x("b", 4, 1, 1, "")}, 0, 0},
+		"of what waits": {[]*mvccpb.KeyValue{x("a", 1, 9, 0, ""), x("a", 2, 1, 0, ""),
+			x("b", 3, 2, 0, ""), x("a", 4, 2, 3, ""), x("b", 5, 1, 2, "")}, 0, 1},
+		"a permit that another one lets in": {[]*mvccpb.KeyValue{as(x("a", 1, 1, 0, ""), permit),
+			as(x("a", 2, 3, 0, ""), permit), x("b", 4, 2, 0, ""), as(x("a", 5, 2, 4, ""), permit),
+			x("b", 6, 1, 1, "")}, 0, 1},
+	} {
+		board, deadlocks, perhaps := New(), 0, 0
+		board.Read(at(0), 100, row.keys)
+		for _, c := range Cycles(board.Picture(at(0), 0).Locks) {
+			if c.Deadlock {
+				deadlocks++
+			} else {
+				perhaps++
+			}
+		}
+		require.Equal(t, []int{row.deadlocks, row.perhaps}, []int{deadlocks, perhaps}, name)
+	}
 }
 
 func TestTheCurve(t *testing.T) {

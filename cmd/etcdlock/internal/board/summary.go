@@ -23,10 +23,10 @@ type Row struct {
 }
 
 // Rows is the locks of a picture.
-func (p *Picture) Rows(cycles [][]Wait) []Row {
+func (p *Picture) Rows(cycles []Cycle) []Row {
 	inCycle := make(map[string]bool)
 	for _, cycle := range cycles {
-		for _, w := range cycle {
+		for _, w := range cycle.Waits {
 			inCycle[w.Lock] = true
 		}
 	}

@@ -1,6 +1,7 @@
 package board
 
 import (
+	"iter"
 	"slices"
 	"time"
 
@@ -19,32 +20,36 @@ type Wait struct {
 // mostBehind bounds the Sessions of one line for which one waits directly.
 const mostBehind = 64
 
-// Waits is which Session waits for which: a key's lease names its Session. A place waits for all
-// before it that do not share with it. Places before an exclusive one are left out, since
-// that one waits for them, too.
+// Waits is which Session waits for which: a key's lease names its Session.
 func Waits(locks []*Lock) (waits []Wait) {
 	for _, l := range locks {
 		for i, p := range l.Places {
-			if p.Holds {
-				continue
-			}
-			n := 0
-			for j := i - 1; j >= 0 && n < mostBehind; j-- {
-				before := l.Places[j]
-				if p.Mode == line.Read.String() && before.Mode == p.Mode {
-					continue
-				}
-				if before.Session != p.Session {
-					waits = append(waits, Wait{l.Name, p.Session, name(p), before.Session, name(before)})
-					n++
-				}
-				if before.Mode == line.Exclusive.String() {
-					break
-				}
+			for before := range l.before(i, func(p *Place) bool { return p.Session != l.Places[i].Session }) {
+				waits = append(waits, Wait{l.Name, p.Session, name(p), before.Session, name(before)})
 			}
 		}
 	}
 	return waits
+}
+
+// before yields the places for which the i-th waits. A place waits for all before it that do not
+// share with it. Places before an exclusive one are left out, since that one waits for them, too.
+// counts says which places count.
+func (l *Lock) before(i int, counts func(*Place) bool) iter.Seq[*Place] {
+	return func(yield func(*Place) bool) {
+		p, n := l.Places[i], 0
+		for j := i - 1; j >= 0 && n < mostBehind && !p.Holds; j-- {
+			before := l.Places[j]
+			if shares := p.Mode == line.Read.String() && before.Mode == p.Mode; !shares && counts(before) {
+				if n++; !yield(before) {
+					return
+				}
+			}
+			if before.Mode == line.Exclusive.String() {
+				return
+			}
+		}
+	}
 }
 
 func name(p *Place) string {
@@ -54,62 +59,148 @@ func name(p *Place) string {
 	return p.Owner
 }
 
-// Cycles is the cycles among waits: Sessions that wait for each other. Such a cycle may be a
-// deadlock. It need not be one: each goroutine of a Session waits for itself. Of cycles that have
-// Sessions in common one is told.
-func Cycles(waits []Wait) (cycles [][]Wait) {
-	next := make(map[string][]Wait)
-	for _, w := range waits {
-		next[w.Session] = append(next[w.Session], w)
+// A Cycle is waits in which each waits for the next, and the last for the first.
+type Cycle struct {
+	Deadlock bool   `json:"deadlock"` // else it may be one
+	Waits    []Wait `json:"waits"`
+}
+
+// Cycles is the cycles of some locks, deadlocks first. Of those that have something in common one
+// is told.
+//
+// A deadlock is a cycle of calls: their keys tell within which holds they are. A cycle of Sessions
+// need not be one, since each goroutine of a Session waits for itself.
+func Cycles(locks []*Lock) (cycles []Cycle) {
+	for _, path := range circles(steps(locks)) {
+		var c Cycle
+		for _, s := range path {
+			if s.wait.Lock != "" {
+				c.Waits = append(c.Waits, s.wait)
+			}
+		}
+		c.Deadlock = true
+		cycles = append(cycles, c)
 	}
-	const fresh, onPath, done = 0, 1, 2
-	state, at := make(map[string]int), make(map[string]int)
-	for _, first := range waits {
-		if state[first.Session] != fresh {
-			continue
+	inDeadlock := make(map[string]bool)
+	for _, c := range cycles {
+		for _, w := range c.Waits {
+			inDeadlock[w.Session], inDeadlock[w.Behind] = true, true
 		}
-		path := []Wait{} // by which the search came
-		enter := func(session string) { state[session], at[session] = onPath, len(path) }
-		enter(first.Session)
-		tried := map[string]int{}
-		for session := first.Session; ; {
-			ways := next[session]
-			if tried[session] == len(ways) {
-				state[session] = done
-				if len(path) == 0 {
-					break
-				}
-				session = path[len(path)-1].Session
-				path = path[:len(path)-1]
-				continue
-			}
-			way := ways[tried[session]]
-			tried[session]++
-			switch state[way.Behind] {
-			case onPath:
-				cycle := append(slices.Clone(path[at[way.Behind]:]), way)
-				if !slices.ContainsFunc(cycles, func(told []Wait) bool { return meet(told, cycle) }) {
-					cycles = append(cycles, cycle)
-				}
-			case fresh:
-				path = append(path, way)
-				session = way.Behind
-				enter(session)
-			}
+	}
+	var bySession []step[string]
+	for _, w := range Waits(locks) {
+		if !inDeadlock[w.Session] {
+			bySession = append(bySession, step[string]{w.Session, w.Behind, w})
 		}
+	}
+	for _, path := range circles(bySession) {
+		var c Cycle
+		for _, s := range path {
+			c.Waits = append(c.Waits, s.wait)
+		}
+		cycles = append(cycles, c)
 	}
 	return cycles
 }
 
-// meet reports whether two cycles have a Session in common.
-func meet(a, b []Wait) bool {
-	return slices.ContainsFunc(a, func(w Wait) bool {
-		return slices.ContainsFunc(b, func(o Wait) bool { return o.Session == w.Session })
-	})
+// A step says that one thing does not end before another one does.
+type step[T comparable] struct {
+	from, to T
+	wait     Wait // without a Lock if a hold does not end before a call within it
+}
+
+// steps is which key stays in line until which other one has left it. Keys are told by their
+// tokens: those of a LockAll have one. It leaves out what is not certain: a permit that another one
+// may let in, and a key that tells of a hold that has ended, or is of another process. Without a
+// call within a hold there is none: a wait leads to an earlier token, and so to no cycle.
+func steps(locks []*Lock) (all []step[int64]) {
+	holds := make(map[int64]*Place)
+	for _, l := range locks {
+		for _, p := range l.Places {
+			if p.Holds && p.Until.IsZero() {
+				holds[p.Token] = p
+			}
+		}
+	}
+	for _, l := range locks {
+		for _, p := range l.Places {
+			h := holds[p.after]
+			if h != nil && p.Token > h.Token && p.Host == h.Host && p.PID == h.PID && p.PID != 0 {
+				all = append(all, step[int64]{from: h.Token, to: p.Token})
+			}
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	for _, l := range locks {
+		for i, p := range l.Places {
+			for before := range l.before(i, func(before *Place) bool { return l.excludes(before, p) }) {
+				wait := Wait{l.Name, p.Session, name(p), before.Session, name(before)}
+				all = append(all, step[int64]{p.Token, before.Token, wait})
+			}
+		}
+	}
+	return all
+}
+
+// excludes reports whether p cannot hold while the place before it stands, whatever else is in line.
+func (l *Lock) excludes(before, p *Place) bool {
+	permits := p.Mode == line.Permit.String() && before.Mode == p.Mode
+	return !permits || before.Weight+p.Weight > l.Limit
+}
+
+// circles returns ways that end where they begin.
+func circles[T comparable](steps []step[T]) (circles [][]step[T]) {
+	next := make(map[T][]step[T])
+	for _, s := range steps {
+		next[s.from] = append(next[s.from], s)
+	}
+	const fresh, onPath, done = 0, 1, 2
+	state, at, tried := make(map[T]int), make(map[T]int), make(map[T]int)
+	told := make(map[T]bool) // what is in one of the circles
+	for _, first := range steps {
+		if state[first.from] != fresh {
+			continue
+		}
+		path := []step[T]{} // by which the search came
+		enter := func(t T) { state[t], at[t] = onPath, len(path) }
+		enter(first.from)
+		for here := first.from; ; {
+			ways := next[here]
+			if tried[here] == len(ways) {
+				state[here] = done
+				if len(path) == 0 {
+					break
+				}
+				here = path[len(path)-1].from
+				path = path[:len(path)-1]
+				continue
+			}
+			way := ways[tried[here]]
+			tried[here]++
+			switch state[way.to] {
+			case onPath:
+				circle := append(slices.Clone(path[at[way.to]:]), way)
+				if slices.ContainsFunc(circle, func(s step[T]) bool { return told[s.from] }) {
+					continue
+				}
+				circles = append(circles, circle)
+				for _, s := range circle {
+					told[s.from] = true
+				}
+			case fresh:
+				path = append(path, way)
+				here = way.to
+				enter(here)
+			}
+		}
+	}
+	return circles
 }
 
 // Cycles is the cycles of all locks. They are made anew when a lock has changed.
-func (b *Board) Cycles(now time.Time) [][]Wait {
+func (b *Board) Cycles(now time.Time) []Cycle {
 	b.mu.Lock()
 	version, known, cycles := b.version, b.cyclesOf, b.cycles
 	b.mu.Unlock()
@@ -117,7 +208,7 @@ func (b *Board) Cycles(now time.Time) [][]Wait {
 		return cycles
 	}
 	p := b.Picture(now, 0)
-	cycles = Cycles(Waits(p.Locks))
+	cycles = Cycles(p.Locks)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.cyclesOf, b.cycles = p.Version, cycles

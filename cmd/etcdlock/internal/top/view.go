@@ -74,7 +74,7 @@ type View struct {
 	offset   int
 	selected string // the lock under the cursor, or the one in detail
 	place    int    // the one under the cursor, in detail
-	cycles   [][]board.Wait
+	cycles   []board.Cycle
 	waiting  []board.Wait
 	asks     *Target // a question is open
 	answer   string
@@ -92,7 +92,7 @@ func (v *View) Show(p *board.Picture) {
 	}
 	v.shown = p
 	v.waiting = board.Waits(p.Locks)
-	v.cycles = board.Cycles(v.waiting)
+	v.cycles = board.Cycles(p.Locks)
 	v.sort()
 }
 
@@ -255,8 +255,8 @@ func (v *View) headLines() []Line {
 		second = append(second, Piece{v.old() + ": " + v.shown.Trouble + "  ", Bad})
 	}
 	if len(v.cycles) > 0 {
-		second = append(second, Piece{fmt.Sprintf("possible deadlock of %s (w shows it)  ",
-			count(len(v.cycles[0]), "Session")), Bad})
+		second = append(second, Piece{fmt.Sprintf("%s of %s (w shows it)  ",
+			deadlock(v.cycles[0]), count(len(v.cycles[0].Waits), "Session")), Bad})
 	}
 	if late > 0 {
 		second = append(second, Piece{fmt.Sprintf("%d late  ", late), Warn})
@@ -506,8 +506,8 @@ func (v *View) recalled(p *board.Place) string {
 func (v *View) waitLines() []Line {
 	lines := []Line{{{"Which Session waits for which", Bold}}}
 	for _, cycle := range v.cycles {
-		lines = append(lines, Line{}, Line{{"possible deadlock: these wait for each other", Bad}})
-		for _, w := range cycle {
+		lines = append(lines, Line{}, Line{{deadlock(cycle) + ": these wait for each other", Bad}})
+		for _, w := range cycle.Waits {
 			lines = append(lines, Line{{waitText(w), Bad}})
 		}
 	}
@@ -519,6 +519,14 @@ func (v *View) waitLines() []Line {
 		lines = append(lines, Line{{waitText(w), Plain}})
 	}
 	return v.fill(lines, v.footer()...)
+}
+
+// deadlock says what a cycle is.
+func deadlock(c board.Cycle) string {
+	if c.Deadlock {
+		return "deadlock"
+	}
+	return "possible deadlock"
 }
 
 func waitText(w board.Wait) string {

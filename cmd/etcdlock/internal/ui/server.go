@@ -116,7 +116,7 @@ type message struct {
 	Locks   []*board.Lock          `json:"locks"`
 	Gone    []string               `json:"gone"`
 	Leases  map[string]board.Lease `json:"leases"` // that were heard of since
-	Cycles  [][]board.Wait         `json:"cycles"`
+	Cycles  []board.Cycle          `json:"cycles"`
 
 	Since time.Time     `json:"since"` // no contender that went before is remembered
 	Blind []board.Blind `json:"blind"`
