@@ -1891,6 +1891,18 @@ var mutants = []mutant{
 		killers: []killer{inArea("queue", "TestAKeyIsSharedOnlyByHoldsOfWhichItsValueIsTrue")},
 	},
 	{
+		name:    "a key that a release leaves suits the next one within whatever hold",
+		why:     "The key is the Session's own. But its value says within which hold it was asked for, and a deadlock is told that is none.",
+		change:  in("place.suits").drop("_within"),
+		killers: []killer{inArea("queue", "TestAPlaceIsNotHandedToACallWithinAnotherHold")},
+	},
+	{
+		name:    "a key tells of a hold that may hand its own on",
+		why:     "The call is within that hold. But the next hold at that key does not wait for the call.",
+		change:  in("call.within").drop("!_shares(_h.m.cfg)"),
+		killers: []killer{inArea("queue", "TestAKeyTellsOfTheHoldWithinWhichItWasAskedFor")},
+	},
+	{
 		name:    "what lingers and cannot be held stays",
 		why:     "The key is given up when its time is over. But until then the Session waits behind a key of its own (WithLinger).",
 		change:  in("claim.enterLocked").drop("if _.kept != nil"),

@@ -56,6 +56,7 @@ type Says struct {
 	Mode       string    `json:"mode,omitempty"`
 	Info       string    `json:"info,omitempty"`
 	Recallable bool      `json:"recallable,omitempty"`
+	After      int64     `json:"after,omitempty"`
 	Since      time.Time `json:"since"`
 	Until      time.Time `json:"until,omitzero"`
 }
@@ -119,7 +120,8 @@ func TestTheValuesOfThePage(t *testing.T) {
 		e := line.EntryOf(&mvccpb.KeyValue{Value: []byte(v.Value)})
 		got := Value{Value: v.Value}
 		if o := e.Value(); o != (line.Value{}) {
-			got.Says = &Says{o.Owner, o.Host, o.PID, o.Mode, o.Info, o.Recallable, o.Since, o.Until}
+			got.Says = &Says{o.Owner, o.Host, o.PID, o.Mode, o.Info, o.Recallable, o.After,
+				o.Since, o.Until}
 		}
 		if ttl, told := e.TTL(); told {
 			seconds := int64(ttl / time.Second)
