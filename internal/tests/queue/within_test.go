@@ -36,9 +36,11 @@ func TestAKeyTellsOfTheHoldWithinWhichItWasAskedFor(t *testing.T) {
 		in           func(context.Context, *etcdlock.Mutex) context.Context
 		all, tells   bool
 	}{
-		"within":          {tells: true},
-		"LockAll within":  {all: true, tells: true},
-		"beside":          {in: func(context.Context, *etcdlock.Mutex) context.Context { return context.Background() }},
+		"within":         {tells: true},
+		"LockAll within": {all: true, tells: true},
+		"beside": {in: func(context.Context, *etcdlock.Mutex) context.Context {
+			return context.Background()
+		}},
 		"outer hands off": {outer: []etcdlock.Option{etcdlock.WithHandoff(9)}},
 		"outer lingers":   {outer: []etcdlock.Option{etcdlock.WithLinger(time.Second)}},
 		"inner hands off": {inner: []etcdlock.Option{etcdlock.WithHandoff(9)}},

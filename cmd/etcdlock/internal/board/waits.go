@@ -24,7 +24,8 @@ const mostBehind = 64
 func Waits(locks []*Lock) (waits []Wait) {
 	for _, l := range locks {
 		for i, p := range l.Places {
-			for before := range l.before(i, func(p *Place) bool { return p.Session != l.Places[i].Session }) {
+			others := func(before *Place) bool { return before.Session != p.Session }
+			for before := range l.before(i, others) {
 				waits = append(waits, Wait{l.Name, p.Session, name(p), before.Session, name(before)})
 			}
 		}
@@ -144,7 +145,7 @@ func steps(locks []*Lock) (all []step[int64]) {
 	return all
 }
 
-// excludes reports whether p cannot hold while the place before it stands, whatever else is in line.
+// excludes reports whether p cannot hold while the place before it stands, whatever else does.
 func (l *Lock) excludes(before, p *Place) bool {
 	permits := p.Mode == line.Permit.String() && before.Mode == p.Mode
 	return !permits || before.Weight+p.Weight > l.Limit

@@ -84,7 +84,7 @@ def parse(value):
         return None, ttl, None
     recall = says.pop("recall", {})
     well = recall.get("id") and recall.get("grace_ms", -1) >= 0
-    known = ("owner", "host", "pid", "mode", "info", "recallable", "since", "until")
+    known = ("owner", "host", "pid", "mode", "info", "recallable", "after", "since", "until")
     return {k: says[k] for k in known if k in says}, ttl, recall if well else None
 
 
