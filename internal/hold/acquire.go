@@ -365,7 +365,7 @@ func (c *call) put(ctx context.Context) (*Hold, error) {
 			return nil, attempt.Cause(ctx)
 		}
 		for i, o := range c.claims {
-			values[i] = o.place.value()
+			values[i] = o.m.cfg.Texts[o.Kind].Since(time.Now(), o.place.Lease.TTL, o.place.after)
 		}
 		done := c.s.etcd.Commit(ctx, &retry, keys.Txn(values...))
 		if h, known, err := c.entered(keys, done); known {

@@ -42,7 +42,7 @@ type call struct {
 	first    *claim // of claims
 	claims   []*claim
 	together bool  // it is a LockAll, perhaps of one name
-	after    int64 // the token of the hold within which it is; see within
+	after    int64 // the token of the hold within which it is; see Lock.within
 	ctx      context.Context
 	started  time.Time
 
@@ -55,25 +55,12 @@ type call struct {
 }
 
 // newCall is a call for one name that has not started. Its claim is in no queue yet.
-func newCall(m *Lock, w Request) *call {
-	c := &call{Request: w, s: m.s, cfg: m.cfg}
+func newCall(m *Lock, w Request, after int64) *call {
+	c := &call{Request: w, s: m.s, cfg: m.cfg, after: after}
 	c.first, c.self[0] = &c.one, &c.one
 	c.claims = c.self[:]
 	c.one.init(c, m)
 	return c
-}
-
-// within notes the hold within which c is: the innermost one of its Session that its context comes
-// from, and that has its key for itself. No key tells it that may go to another call of the Session
-// with its value: that call is not within the hold.
-func (c *call) within(ctx *holdContext) {
-	shares := func(cfg *Config) bool { return cfg.Handoff > 0 || cfg.Linger > 0 }
-	for ; ctx != nil && c.after == 0 && !shares(c.cfg); ctx = ctx.outer() {
-		h := ctx.hold
-		if h.m.s == c.s && !h.claim.reads() && !shares(h.m.cfg) && h.life.Cause(time.Now()) == nil {
-			c.after = h.place.Ticket.Rev()
-		}
-	}
 }
 
 // A claim asks for one name: by its turn in the local line and its place in etcd's line, until it

@@ -137,7 +137,7 @@ type WaitingCall = call
 func (m *Lock) WaitAtHome(t *testing.T, n int) (calls []*WaitingCall) {
 	t.Helper()
 	for range n {
-		c := newCall(m, Request{})
+		c := newCall(m, Request{}, 0)
 		require.NoError(t, c.enter(func(error) {}))
 		require.NotNil(t, c.first.turn)
 		calls = append(calls, c)
@@ -155,7 +155,7 @@ func (c *call) Leave() (ahead int) {
 // and what the call then does.
 func (m *Lock) WaitInLine(t *testing.T, ctx context.Context) (wait, fails func() error) {
 	t.Helper()
-	c := newCall(m, Request{})
+	c := newCall(m, Request{}, 0)
 	require.NoError(t, c.enter(func(error) {})) // its context goes on
 	_, err := m.s.leases.Take(ctx, c.takePlacesLocked)
 	require.NoError(t, err)

@@ -22,14 +22,12 @@ func (m *Lock) Acquire(ctx context.Context, w Request) (*Hold, context.Context, 
 	if ctx.Err() != nil {
 		return nil, nil, m.refuseEnded(ctx)
 	}
-	inner := holdContextOf(ctx)
-	if nested := m.nestsIn(inner); nested != nil && !w.mayFollow(nested) {
+	nested, after := m.nestsIn(ctx)
+	if nested != nil && !w.mayFollow(nested) {
 		h, err := m.nest(nested, w)
 		return h, ctx, err
 	}
-	c := newCall(m, w)
-	c.within(inner)
-	return c.lock(ctx)
+	return newCall(m, w, after).lock(ctx)
 }
 
 // refuseEnded returns the error of a call whose ctx had ended before. What is closed says so, and
@@ -61,11 +59,17 @@ func (w Request) mayFollow(h *Hold) bool {
 
 // NestsIn returns the hold of m's name and Session that ctx comes from, if it has
 // not been unlocked.
-func (m *Lock) NestsIn(ctx context.Context) *Hold { return m.nestsIn(holdContextOf(ctx)) }
+func (m *Lock) NestsIn(ctx context.Context) *Hold {
+	h, _ := m.nestsIn(ctx)
+	return h
+}
 
-// nestsIn is NestsIn of a context with its innermost holdContext.
-func (m *Lock) nestsIn(c *holdContext) *Hold {
-	for ; c != nil; c = c.outer() {
+// nestsIn is NestsIn, and the token of the hold within which a call with ctx is.
+func (m *Lock) nestsIn(ctx context.Context) (nested *Hold, after int64) {
+	for c := holdContextOf(ctx); c != nil; c = c.outer() {
+		if after == 0 {
+			after = m.within(c.hold)
+		}
 		h := m.coveredBy(c.hold)
 		if h == nil {
 			continue
@@ -74,10 +78,22 @@ func (m *Lock) nestsIn(c *holdContext) *Hold {
 		current := h.depth > 0 && !m.s.leases.ClosedLocked()
 		m.s.mu.Unlock()
 		if current {
-			return h
+			return h, after
 		}
 	}
-	return nil
+	return nil, after
+}
+
+// within is the token of h, from which the context of a call for m comes, or 0 if the call's key
+// does not tell: h is of another Session or is over, or one of the keys may go to another call of
+// the Session. That call is not within h.
+func (m *Lock) within(h *Hold) int64 {
+	shares := func(cfg *Config) bool { return cfg.Handoff > 0 || cfg.Linger > 0 }
+	if h.m.s != m.s || h.claim.reads() || shares(h.m.cfg) || shares(m.cfg) ||
+		h.life.Cause(time.Now()) != nil {
+		return 0
+	}
+	return h.place.Ticket.Rev()
 }
 
 // nest makes a Lock whose context comes from h a part of h. It holds as h does, or not at all: a

@@ -21,15 +21,16 @@ func acquireAll(
 	c := &call{Request: w, s: s, cfg: &cfg, together: true}
 	for _, name := range names {
 		m := new(Lock).Init(s, name, &cfg)
-		if m.NestsIn(ctx) != nil {
+		nested, after := m.nestsIn(ctx)
+		if nested != nil {
 			return nil, nil, errs.Failed("lock", name, errs.Deadlock)
 		}
+		c.after = after
 		o := new(claim)
 		o.init(c, m)
 		c.claims = append(c.claims, o)
 	}
 	c.first = c.claims[0]
-	c.within(holdContextOf(ctx))
 	return c.lock(ctx)
 }
 

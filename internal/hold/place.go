@@ -30,11 +30,6 @@ type place struct {
 	handed   int              // how often in a row the key was handed off
 }
 
-// value is the value of p's key as it is put now.
-func (p *place) value() string {
-	return p.m.cfg.Texts[p.Ticket.Kind].After(p.after).Since(time.Now(), p.Lease.TTL)
-}
-
 // kept is the value of p's key where that stays from now on though its hold has ended here, until
 // a time: with the info that SetInfo has set, if it was called.
 func (p *place) kept(until time.Time) string {

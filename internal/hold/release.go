@@ -177,7 +177,7 @@ func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outc
 	}
 	var value string
 	if r.put != nil && r.Together() {
-		value = r.put.value()
+		value = r.put.m.cfg.Texts[r.put.Ticket.Kind].Since(time.Now(), r.put.Lease.TTL, r.put.after)
 	}
 	return r.h.m.s.etcd.Commit(ctx, retry, r.Txn(value))
 }

@@ -192,22 +192,22 @@ func NewText(v Value, k Kind) (Text, error) {
 // sinceField is how a Text ends.
 const sinceField = `"since":`
 
-// After is t for a key that is asked for within the hold of a token, 0 if there is none.
-func (t Text) After(token int64) Text {
-	if token == 0 {
-		return t
-	}
+// within is t for a key that is asked for within the hold of a token.
+func (t Text) within(token int64) Text {
 	text := strings.TrimSuffix(string(t), sinceField)
 	return Text(text + `"after":` + strconv.FormatInt(token, 10) + "," + sinceField)
 }
 
-// Since is the value of a key that is put at a time, with a lease of a TTL.
-func (t Text) Since(at time.Time, ttl time.Duration) string {
+// Since is the value of a key that is put at a time, with a lease of a TTL, and within the
+// hold of a token, 0 if there is none.
+func (t Text) Since(at time.Time, ttl time.Duration, after int64) string {
+	if after != 0 {
+		t = t.within(after)
+	}
 	last := make([]byte, 0, len(`"`+time.RFC3339Nano+`"`+ttlField+`9000000000}`))
-	last = appendTime(last, at)
-	last = append(append(last, ','), ttlField...)
-	last = strconv.AppendInt(last, int64(ttl/time.Second), 10)
-	return string(t) + string(last) + "}" // with one allocation
+	last = append(append(appendTime(last, at), ','), ttlField...)
+	// with one allocation
+	return string(t) + string(strconv.AppendInt(last, int64(ttl/time.Second), 10)) + "}"
 }
 
 // Kept is the value of a key that was put at a time and stays until another, though its hold has

@@ -216,7 +216,7 @@ func FuzzStoredValue(f *testing.F) {
 		text, err := line.NewText(line.Value{Owner: label, Host: "host", PID: 42}, line.Exclusive)
 		require.NoError(t, err)
 		now := time.Now()
-		stored := []byte(text.Since(now, time.Minute))
+		stored := []byte(text.Since(now, time.Minute, 0))
 		v = valueOf(stored)
 		require.Equal(t, label, v.Owner)
 		require.Equal(t, "host", v.Host)

@@ -18,7 +18,7 @@ func TestARecallIsPutIntoAValue(t *testing.T) {
 	text, err := line.NewText(line.Value{Owner: "<api>", Host: "h", PID: 1, Recallable: true},
 		line.Read)
 	require.NoError(t, err)
-	value := text.Since(time.Now(), 15*time.Second)
+	value := text.Since(time.Now(), 15*time.Second, 0)
 	require.True(t, entryWith(value).Value().Recallable)
 	value = strings.TrimSuffix(value, "}") + `,"future":{"a":[1,2.50]},"recall":{"id":"earlier"}}`
 	for _, r := range []line.Recall{
@@ -50,7 +50,7 @@ func TestAnInfoIsPutIntoAValue(t *testing.T) {
 	text, err := line.NewText(line.Value{Owner: "<api>", Host: "h", PID: 1, Info: "starts",
 		Recallable: true}, line.Read)
 	require.NoError(t, err)
-	value, err := entryWith(strings.TrimSuffix(text.Since(time.Now(), 15*time.Second), "}") +
+	value, err := entryWith(strings.TrimSuffix(text.Since(time.Now(), 15*time.Second, 0), "}") +
 		`,"future":{"a":[1,2.50]}}`).
 		Recalled(line.Recall{ID: "x", By: "op", Grace: time.Second})
 	require.NoError(t, err)

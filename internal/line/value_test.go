@@ -16,7 +16,7 @@ func TestTheValueIsSmallJSON(t *testing.T) {
 	text, err := line.NewText(line.Value{Owner: "api-7:1234", Host: "h", PID: 1}, line.Exclusive)
 	require.NoError(t, err)
 	at := time.Date(2024, 1, 2, 4, 4, 5, 600_000_000, time.FixedZone("CET", 3600))
-	value := text.Since(at, 15*time.Second)
+	value := text.Since(at, 15*time.Second, 0)
 	require.Equal(t, ours, value)
 	v := valueOf([]byte(value))
 	require.True(t, at.Equal(v.Since))
@@ -26,7 +26,7 @@ func TestTheValueIsSmallJSON(t *testing.T) {
 	text, err = line.NewText(line.Value{Owner: "api-7:1234", Host: "h", PID: 1}, line.Read)
 	require.NoError(t, err)
 	require.Equal(t, strings.Replace(ours, `"since"`, `"mode":"read","since"`, 1),
-		text.Since(at, 15*time.Second))
+		text.Since(at, 15*time.Second, 0))
 }
 
 // What a value tells of the TTL, whoever has put it, and whatever else it says.
@@ -45,7 +45,7 @@ func TestAValueTellsTheTTLOfItsLease(t *testing.T) {
 		}
 		return "unknown"
 	}
-	put := entry(text.Since(now, 15*time.Second))
+	put := entry(text.Since(now, 15*time.Second, 0))
 	require.Equal(t, 15*time.Second, ttl(put))
 	recalled, err := put.Recalled(line.Recall{ID: "1", By: `"ttl":4,`, Grace: time.Second})
 	require.NoError(t, err)
@@ -53,7 +53,8 @@ func TestAValueTellsTheTTLOfItsLease(t *testing.T) {
 	informed, err := entry(recalled).Informed(`"ttl":5}`)
 	require.NoError(t, err)
 	require.Equal(t, 15*time.Second, ttl(entry(informed)))
-	require.Equal(t, 9_000_000_000*time.Second, ttl(entry(text.Since(now, 9_000_000_000*time.Second))))
+	require.Equal(t, 9_000_000_000*time.Second,
+		ttl(entry(text.Since(now, 9_000_000_000*time.Second, 0))))
 
 	kept := entry(text.Kept(now, now.Add(time.Hour)))
 	require.Zero(t, ttl(kept), "its hold has ended")

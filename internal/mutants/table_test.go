@@ -1899,7 +1899,7 @@ var mutants = []mutant{
 	{
 		name:    "a key tells of a hold that may hand its own on",
 		why:     "The call is within that hold. But the next hold at that key does not wait for the call.",
-		change:  in("call.within").drop("!_shares(_h.m.cfg)"),
+		change:  in("Lock.within").drop("_shares(_h.m.cfg)"),
 		killers: []killer{inArea("queue", "TestAKeyTellsOfTheHoldWithinWhichItWasAskedFor")},
 	},
 	{
