@@ -863,7 +863,7 @@ var mutants = []mutant{
 	{
 		name:   "a lost answer unsays that the key was gone",
 		why:    "What a copy finds says nothing, and there may have been copies. But the answer before them did say something (rule 6).",
-		change: in("ticket.Release.Judge").drop("_.missed = _.missed || !_.copies"),
+		change: in("ticket.Release.conclude").drop("_.missed = _.missed || !_.copies"),
 		killers: []killer{throughout(exploring("two faults")), core("ticket", "TestWhatAReleaseSays"),
 			inArea("mutex", "TestAReleaseThatFoundNoKeyStaysALossWhateverGetsLost")},
 	},
@@ -878,7 +878,7 @@ var mutants = []mutant{
 	{
 		name:   "a certain hold is evidence that a release has run",
 		why:    "While the lease is trusted nobody else can have got in by its end. But an operator needs no lease to delete the key, and the next one holds while Unlock says nil (rule 6).",
-		change: in("ticket.Release.Judge").never("!_.there && !_.Witnessed"),
+		change: in("ticket.Release.evidence").never("!_.there && !_.Witnessed"),
 		killers: []killer{exploring("an operator beside a release"), followsTheSpecification,
 			core("ticket", "TestWhatAReleaseSays"), simulation(200), ofFamily(60),
 			inArea("outages", "TestUnlockSaysNilOnlyWithEvidence")},
@@ -919,7 +919,7 @@ var mutants = []mutant{
 	{
 		name:    "a release is confirmed whatever the hold was worth",
 		why:     "A copy may have removed the key. But once the hold was no longer certain, the end of the lease may have removed it, too (rule 6).",
-		change:  in("ticket.Release.Judge").and("!_now.Certain", "_now.Stale"),
+		change:  in("ticket.Release.evidence").and("!_now.Certain", "_now.Stale"),
 		killers: []killer{throughout(exploring("two faults")), core("ticket", "TestWhatAReleaseSays")},
 	},
 	{
@@ -1000,7 +1000,7 @@ var mutants = []mutant{
 	{
 		name:   "a release that a set-back overtakes is confirmed",
 		why:    "The key is gone, and a copy of the release may have removed it. But the restore may have, too (rules 6 and 26).",
-		change: in("ticket.Release.Judge").and("_now.Stale", "!_now.Certain"),
+		change: in("ticket.Release.evidence").and("_now.Stale", "!_now.Certain"),
 		killers: []killer{
 			throughout(exploring("a set-back, and calls without an answer")),
 			core("ticket", "TestWhatAReleaseSays"),
@@ -2808,21 +2808,21 @@ var mutants = []mutant{
 	{
 		name:   "a key that is gone while it moves has gone by the release",
 		why:    "A copy was carried out, perhaps, and nothing else is known. But that copy leaves the key there: somebody has taken it, and the hold may be lost (rule 6).",
-		change: in("ticket.Release.Judge").never("_.moved != 0 && !_.Over"),
+		change: in("ticket.Release.evidence").never("_.moved != 0 && !_.Over"),
 		killers: []killer{core("ticket", "TestWhatAReleaseSays"), exploring("a key that stays"),
 			inArea("holders", "TestAKeyThatIsGoneWhileItMovesIsNotConfirmed")},
 	},
 	{
 		name:   "a key that was put over while it moves was lost",
 		why:    "It is there, so no copy has deleted it. But a copy may have moved it before: then the hold was whole.",
-		change: in("ticket.Release.Judge").drop("_.moved == 0"),
+		change: in("ticket.Release.shows").never("_.moved != 0"),
 		killers: []killer{core("ticket", "TestWhatAReleaseSays"), exploring("a key that stays"),
 			inArea("holders", "TestAKeyThatIsGoneWhileItMovesIsNotConfirmed")},
 	},
 	{
 		name:   "a key whose time was over while it moved is not confirmed",
 		why:    "It is gone, and the move may have been lost. But a move that was carried out leads to that, too, and nothing says that it was not.",
-		change: in("ticket.Release.Judge").drop("!_.Over"),
+		change: in("ticket.Release.evidence").drop("!_.Over"),
 		killers: []killer{core("ticket", "TestWhatAReleaseSays"),
 			inArea("holders", "TestAKeyWhoseTimeIsOverWhileItMovesHasGoneByItself")},
 		unexplored: "To say that etcd has not confirmed a release is never untrue.",
@@ -2925,7 +2925,7 @@ var mutants = []mutant{
 	{
 		name:       "a release is done if the next key is there",
 		why:        "Only its transaction puts that key. But a late copy of an earlier put may have put it: Unlock says nil, and its own key stays until an audit (rule 6).",
-		change:     in("ticket.Release.Judge").drop("!_.in(_, 0)"),
+		change:     in("ticket.Release.shows").drop("!there"),
 		killers:    []killer{core("ticket", "TestWhatAReleaseSays")},
 		unexplored: "In the exploration a client knows of each copy that may come late, and draws another name.",
 	},
@@ -2939,7 +2939,7 @@ var mutants = []mutant{
 	{
 		name:   "a key that has moved counts as put over",
 		why:    "Another lease has it. But it is the one to which a first copy has moved it: the hold was whole.",
-		change: in("ticket.Release.Judge").drop("case _.Succeeded, it, _"),
+		change: in("ticket.Release.shows").replace("_.hasMoved(_)", "false"),
 		killers: []killer{core("ticket", "TestWhatAReleaseSays"),
 			inArea("holders", "TestALeastTimeUnderFaults")},
 		unexplored: "To say that etcd has not confirmed a release is never untrue.",
@@ -2947,7 +2947,7 @@ var mutants = []mutant{
 	{
 		name:       "a key that has moved, and was then to be deleted, is gone",
 		why:        "The last transaction deletes it. But an earlier one has moved it, late, and nobody ends its stay.",
-		change:     in("ticket.Release.Judge").drop("if moved"),
+		change:     in("ticket.Release.conclude").drop("if _.hasMoved(_)"),
 		killers:    []killer{core("ticket", "TestWhatAReleaseSays")},
 		unexplored: "In the exploration the lease of a key that stays is granted at once.",
 	},

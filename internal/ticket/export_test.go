@@ -130,3 +130,27 @@ func flags(a, b bool) byte {
 	}
 	return f
 }
+
+// VerdictTable returns what follows from each answer to a release that has not succeeded: a row for
+// what it shows of the keys, a column for what is known besides.
+func VerdictTable() (rows [][]string) {
+	rows = append(rows, append([]string{""}, evidences[:]...))
+	for s, name := range remainings {
+		row := []string{name}
+		for e := range evidences {
+			v, d := verdictOf(remains(s), evidence(e))
+			cell := v.String()
+			if v == Unconfirmed {
+				cell = d.String()
+			}
+			row = append(row, cell)
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+var (
+	remainings = [...]string{"carried", "unread", "whole", "some", "some moved", "none"}
+	evidences  = [...]string{"no copy", "seen", "set back", "expired", "kept", "unseen"}
+)

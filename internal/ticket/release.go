@@ -161,7 +161,7 @@ func (r *Release) Read(a Answer) {
 // Judge says what follows from an answer that was read. After every verdict except the first two, t
 // is Removed, or Leaving if its key must still be removed.
 func (r *Release) Judge(a Answer, now Now) (f Finding) {
-	t, next, together := r.t, r.next, r.Together()
+	next, together := r.next, r.Together()
 	r.copies = r.copies || a.Copies
 	r.alone = next != nil && (a.Outcome == Unknown || a.Outcome == NotApplied && !together)
 	if !r.alone {
@@ -173,53 +173,125 @@ func (r *Release) Judge(a Answer, now Now) (f Finding) {
 			f.Ahead = r.ahead
 		}
 	}
-	if a.Outcome != Answered {
+	switch {
+	case a.Outcome != Answered:
 		f.Verdict = r.unanswered(a.Outcome, together, now)
 		if f.Verdict == Lost {
 			f.Reason = Either
 		}
-		return f
-	}
-	// Only this very transaction moves t's key there, or deletes it and puts next's: else a first copy
-	// ran. (If t's is there, a late copy of an earlier put has put next's.)
-	moved := r.moved != 0 && r.hasMoved(a)
-	if moved {
-		r.moves = r.moved
-	}
-	switch {
-	case a.Succeeded, moved, f.Queued && !t.in(a, 0):
-		r.remove(a.Revision)
+	case a.Succeeded:
 		f.Verdict = Done
-	case a.Empty:
-		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
-		r.reads = true
-	case t.in(a, 0) && together:
-		f.Verdict = AgainAlone // next's name may have been in use
-		own, _ := a.find(0, t.Key)
-		r.there = r.there || t.Is(own)
-	case r.some(a) && r.moved == 0 || r.missed || !r.copies:
-		f.Verdict = Lost
-		f.Of, f.Reason = r.lose(a)
-	case r.some(a):
-		f.Verdict, f.Doubt = Unconfirmed, TakenAway
-		f.Of, f.Reason = r.lose(a)
-	case now.Stale: // a copy may have removed it, or etcd was restored without it
 		r.remove(a.Revision)
-		f.Verdict, f.Doubt = Unconfirmed, SetBack
-	case !now.Certain:
-		r.remove(a.Revision)
-		f.Verdict, f.Doubt = Unconfirmed, Uncertain
-	case r.moved != 0 && !now.Over: // the lease lasts, and would have kept it
-		f.Verdict, f.Doubt = Unconfirmed, TakenAway
-		f.Of, f.Reason = r.lose(a)
-	case !r.there && !now.Witnessed:
-		r.remove(a.Revision)
-		f.Verdict, f.Doubt = Unconfirmed, Unwitnessed
 	default:
-		r.remove(a.Revision)
-		f.Verdict = Done
+		r.conclude(&f, a, together, now)
 	}
 	return f
+}
+
+// A remains is what the answer to a release that has not succeeded shows of the keys.
+type remains uint8
+
+const (
+	carried   remains = iota // a copy of the release was carried out
+	unread                   // nothing: it was to succeed
+	whole                    // t's key is there, and next's name may have been in use
+	some                     // one of the keys is there: no copy has deleted any
+	someMoved                // the same, but a copy may have moved it before
+	none                     // none is there
+)
+
+// An evidence is what shows that keys which are gone were removed by a copy of the release.
+type evidence uint8
+
+const (
+	noCopy  evidence = iota // there is none: no copy can have
+	seen                    // they were seen there, and nothing else can have removed them
+	setBack                 // none: etcd may have been restored without them
+	expired                 // none: the lease may have ended
+	kept                    // none: a copy leaves the key there
+	unseen                  // none: nothing has shown that they were there
+)
+
+// conclude draws the conclusions of the answer to a release that has not succeeded: those of
+// verdictOf, and for each verdict what becomes of the tickets.
+func (r *Release) conclude(f *Finding, a Answer, together bool, now Now) {
+	shows := r.shows(a, f.Queued, together)
+	f.Verdict, f.Doubt = verdictOf(shows, r.evidence(now))
+	switch {
+	case f.Verdict == Again:
+		r.missed = r.missed || !r.copies // for certain, whatever the next answer says
+		r.reads = true
+	case f.Verdict == AgainAlone:
+		own, _ := a.find(0, r.t.Key)
+		r.there = r.there || r.t.Is(own)
+	case f.Verdict == Lost, f.Doubt == TakenAway:
+		f.Of, f.Reason = r.lose(a)
+	default:
+		if r.hasMoved(a) {
+			r.moves = r.moved
+		}
+		r.remove(a.Revision)
+	}
+}
+
+// shows is what a shows. queued says that the next ticket stands in line.
+func (r *Release) shows(a Answer, queued, together bool) remains {
+	there := r.t.in(a, 0)
+	switch {
+	// Only this very transaction moves t's key there, or deletes it and puts next's: else a first copy
+	// ran. (If t's is there, a late copy of an earlier put has put next's.)
+	case r.hasMoved(a), queued && !there:
+		return carried
+	case a.Empty:
+		return unread
+	case there && together:
+		return whole
+	case !r.some(a):
+		return none
+	case r.moved != 0:
+		return someMoved
+	}
+	return some
+}
+
+// evidence is what is known should the keys be gone.
+func (r *Release) evidence(now Now) evidence {
+	switch {
+	case r.missed || !r.copies:
+		return noCopy
+	case now.Stale:
+		return setBack
+	case !now.Certain:
+		return expired
+	case r.moved != 0 && !now.Over: // the lease lasts, and would have kept it
+		return kept
+	case !r.there && !now.Witnessed:
+		return unseen
+	}
+	return seen
+}
+
+// verdictOf is the table of verdicts: testdata/release.txt has it printed.
+func verdictOf(s remains, e evidence) (Verdict, Doubt) {
+	switch {
+	case s == carried:
+		return Done, 0
+	case s == unread:
+		return Again, 0
+	case s == whole:
+		return AgainAlone, 0
+	case s == some, e == noCopy:
+		return Lost, 0
+	case s == someMoved, e == kept:
+		return Unconfirmed, TakenAway
+	case e == setBack:
+		return Unconfirmed, SetBack
+	case e == expired:
+		return Unconfirmed, Uncertain
+	case e == unseen:
+		return Unconfirmed, Unwitnessed
+	}
+	return Done, 0
 }
 
 // remove records that all keys are gone, at a revision, or that t's is on another lease now: then
@@ -236,7 +308,7 @@ func (r *Release) remove(revision int64) {
 // hasMoved reports whether t's key was read on the lease that it was to be moved to.
 func (r *Release) hasMoved(a Answer) bool {
 	own, there := a.find(0, r.t.Key)
-	return there && own.Rev == r.t.rev && own.Lease == r.moved
+	return there && r.moved != 0 && own.Rev == r.t.rev && own.Lease == r.moved
 }
 
 // some reports whether one of the keys was read. Then no copy has deleted any.
