@@ -25,10 +25,10 @@
 // # What is not
 //
 // A process may be paused between its check of the context and its write, for longer than the TTL.
-// No lock can prevent that write; a fencing token can. [Mutex.Token] grows with each new key of a
-// name. Send it along with each write, and with each read on which a write depends. Let the
-// resource refuse a token lower than the highest it has seen. For writes to etcd, put
-// [Mutex.IsOwner] in the If of the transaction.
+// No lock can prevent that write; a fencing token can. It grows with each new key of a name:
+// [TokenFrom] in a Do, or [Mutex.Token]. Send it along with each write, and with each read on which
+// a write depends. Let the resource refuse 0, and a token lower than the highest it has seen. For
+// writes to etcd, put [Mutex.IsOwner] in the If of the transaction.
 //
 // If an operator takes the key away ([Break], a revoked lease), only the token protects until the
 // holder learns it. [Recall] gets a lock back from a living holder without such an overlap.

@@ -133,8 +133,9 @@ func (u use) String() string {
 }
 
 // WithTTL sets the time to live of the lease: how long a crashed holder blocks other contenders,
-// and within what time a hold must be renewed. The default is 15 s. It is rounded up to whole
-// seconds. etcd may grant more (2 s at least, by default), and the granted TTL counts.
+// and within what time a hold must be renewed. The default is 15 s. Below 100 ms it is
+// an error; otherwise it is rounded up to whole seconds. etcd may grant more (2 s at least, by
+// default), and the granted TTL counts.
 func WithTTL(d time.Duration) SessionOption {
 	return sessionOption("WithTTL", func(c *hold.Config) error {
 		c.TTL = d
@@ -237,8 +238,9 @@ func WithMaxHold(d time.Duration) Option {
 }
 
 // WithMinHold keeps the name taken for at least d from its acquisition, even if Unlock is called
-// earlier. It is for a job that many machines start by their own clocks: the job runs once, however
-// short it is, if the clocks differ by less than d.
+// earlier. It is for a job that many machines start by their own clocks: with [Session.TryDo] or a
+// TryLock the job runs once, however short it is, if the clocks differ by less than d. (A Do or a
+// Lock waits until d and runs the job again.)
 //
 // An Unlock before d ends the hold, as ever, and leaves its key in line until d, on a lease of its
 // own. After its nil it does not matter whether the process lives on. The next contender, also one
@@ -250,7 +252,7 @@ func WithMaxHold(d time.Duration) Option {
 // [ErrUnconfirmed] the key goes at d, with the lease of the Session, or has gone before.
 // docs/ttl.md has the costs.
 //
-// It is for a [Mutex], [Session.Lock] and [Session.Do]. For an RWMutex, a Semaphore, and a Lock
+// It counts for exclusive locks. For an RWMutex, a Semaphore, and a Lock
 // that nests it is an error. As a default of a Session it does not count for these, nor for
 // [Session.LockAll].
 func WithMinHold(d time.Duration) Option {

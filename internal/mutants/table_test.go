@@ -3491,6 +3491,14 @@ var mutants = []mutant{
 		killers: []killer{inArea("mutex", "TestUnlockThatCloseOvertakesIsNoLoss")},
 	},
 	{
+		name: "a release counts for each of its names",
+		why:  "Each has a place. But it was counted once: the keeper of a closed Session then sees fewer than there are, and revokes the lease under another release (rules 6 and 22).",
+		change: in("release.overLocked").drop("_.place.Account.ReleasedLocked()").
+			replace("_h.place.UnwatchLocked()",
+				"_h.place.UnwatchLocked(); _h.place.Account.ReleasedLocked()"),
+		killers: []killer{inArea("mutex", "TestAnUnlockThatIsFollowedByCloseIsNoLossAfterSeveralNames")},
+	},
+	{
 		name: "a release counts from when it is sent",
 		why:  "Before that there is nothing for which Close should wait. But the contexts are cancelled in between, Close revokes the lease, and Unlock calls that a loss (rules 6 and 22).",
 		change: in("Hold.unlockLocked").drop("_.place.Account.ReleaseLocked()").

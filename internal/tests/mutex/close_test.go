@@ -37,6 +37,31 @@ func TestCloseEndsAsSoonAsTheReleaseIsAnswered(t *testing.T) {
 	}
 }
 
+// A hold of several names has one release, which counts once: otherwise Close would not wait for
+// the next ones.
+func TestAnUnlockThatIsFollowedByCloseIsNoLossAfterSeveralNames(t *testing.T) {
+	for _, names := range [][]string{{"p"}, {"p", "q"}} {
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			forever := context.Background()
+			s := tests.SessionOf(t, etcd, "a")
+			mu := contract.MutexOf(t, s, "x")
+			require.NoError(t, s.DoAll(forever, names, func(context.Context) error { return nil }))
+			require.NoError(t, mu.Lock(forever))
+			etcd.Intercept(func(c fake.Call) (effect fake.Effect) {
+				if c.Method == fake.Txn { // a revoke that does not wait for it overtakes it
+					effect.Delay = 10 * time.Millisecond
+				}
+				return effect
+			})
+			unlocked := make(chan error, 1)
+			go func() { unlocked <- mu.Unlock(forever) }()
+			synctest.Wait()
+			require.NoError(t, s.Close(forever))
+			require.NoError(t, <-unlocked, names)
+		})
+	}
+}
+
 // A Close comes while an Unlock is ending the hold's contexts, and has sent nothing yet.
 // The release counts as under way all the same, and Close waits for it.
 func TestAnUnlockThatIsFollowedByCloseIsNoLoss(t *testing.T) {
