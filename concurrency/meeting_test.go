@@ -220,22 +220,24 @@ func TestACallThatMeetsAnEndTellsTheTruth(t *testing.T) {
 // What is under way when a Session is orphaned goes on: the lease is not revoked, so a key that is
 // left would block others until it expires.
 func TestAnOrphanedSessionRemovesTheKeysOfCallsThatEnd(t *testing.T) {
-	inVirtualTime(t, func(t *testing.T, etcd *etcdlocktest.Etcd) {
-		client, others := etcd.Client(), etcd.Client()
-		waits, unlocks := open(t, client), open(t, client)
-		lock(t, open(t, others), "a")
-		waiting, held := later(concurrency.NewMutex(waits, "a")), lock(t, unlocks, "b")
-		etcd.Delay(client, 2*time.Second)
-		waits.Orphan()
-		unlocking := make(chan error, 1)
-		go func() { unlocking <- held.Unlock(context.Background()) }()
-		time.Sleep(time.Second)
-		unlocks.Orphan()
-		require.ErrorIs(t, <-waiting, concurrency.ErrSessionExpired)
-		require.NoError(t, <-unlocking)
-		time.Sleep(3 * time.Second)
-		require.Len(t, keysOf(t, others, ""), 1)
-	})
+	for range 20 { // the calls end in any order
+		inVirtualTime(t, func(t *testing.T, etcd *etcdlocktest.Etcd) {
+			client, others := etcd.Client(), etcd.Client()
+			waits, unlocks := open(t, client), open(t, client)
+			lock(t, open(t, others), "a")
+			waiting, held := later(concurrency.NewMutex(waits, "a")), lock(t, unlocks, "b")
+			etcd.Delay(client, 2*time.Second)
+			waits.Orphan()
+			unlocking := make(chan error, 1)
+			go func() { unlocking <- held.Unlock(context.Background()) }()
+			time.Sleep(time.Second)
+			unlocks.Orphan()
+			require.ErrorIs(t, <-waiting, concurrency.ErrSessionExpired)
+			require.NoError(t, <-unlocking)
+			time.Sleep(3 * time.Second)
+			require.Len(t, keysOf(t, others, ""), 1)
+		})
+	}
 }
 
 // The read for the header finds that the key is gone before the watch tells it. As etcd's package,
@@ -259,7 +261,7 @@ func TestAKeyThatIsGoneAsItsTurnComesIsNoLock(t *testing.T) {
 
 // Or the watch comes first: the goroutine of the Lock runs when the hold is lost, and has no key.
 func TestAKeyThatIsDeletedAsItsTurnComesEndsTheSession(t *testing.T) {
-	for yields := range 200 {
+	for yields := range 1000 {
 		inVirtualTime(t, func(t *testing.T, etcd *etcdlocktest.Etcd) {
 			w := &meeting{t: t, etcd: etcd, others: etcd.Client()}
 			w.s = open(t, etcd.Client())
@@ -285,6 +287,18 @@ func TestAKeyThatIsDeletedAsItsTurnComesEndsTheSession(t *testing.T) {
 			require.ErrorIs(t, context.Cause(w.s.Ctx()), etcdlock.ErrKeyDeleted)
 		})
 	}
+}
+
+// Its context is another one, which goes on. But nothing renews its lease any more.
+func TestASessionEndsWithItsClientWhateverItsContext(t *testing.T) {
+	inVirtualTime(t, func(t *testing.T, etcd *etcdlocktest.Etcd) {
+		client := etcd.Client()
+		s := open(t, client, concurrency.WithContext(context.Background()))
+		m := lock(t, s, "a")
+		require.NoError(t, m.Unlock(t.Context()))
+		client.Close()
+		require.Equal(t, concurrency.ErrSessionExpired, m.TryLock(t.Context()))
+	})
 }
 
 // meet has a call meet an end, and reports whether it has.

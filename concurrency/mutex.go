@@ -96,30 +96,31 @@ func (m *mutex) get(ctx context.Context, try bool) error {
 	if err := m.checkLease(ctx); err != nil {
 		return err
 	}
-	err := m.lock.TryLock(ctx)
-	waits := errors.Is(err, etcdlock.ErrLocked)
-	switch {
-	case waits && try:
-		return ErrLocked
-	case waits && ctx.Err() != nil:
-		return ctx.Err()
-	case waits:
-		err = m.lock.Lock(ctx)
-	}
+	err, waits := m.lock.TryLock(ctx), false
 	if err != nil {
-		return err
+		waits = errors.Is(err, etcdlock.ErrLocked)
+		switch {
+		case !waits:
+			return err
+		case try:
+			return ErrLocked
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		if err := m.lock.Lock(ctx); err != nil {
+			return err
+		}
 	}
 	held := m.lock.Context(context.Background())
 	h := hold.From(held)
 	if h == nil { // the Session was closed
+		m.giveBack()
 		return ErrSessionExpired
 	}
 	header := &pb.ResponseHeader{Revision: h.Token()}
 	if waits {
 		if header, err = m.read(ctx, h); err != nil {
-			ctx, cancel := briefly()
-			defer cancel()
-			m.lock.Unlock(ctx)
+			m.giveBack()
 			return err
 		}
 	}
@@ -131,6 +132,13 @@ func (m *mutex) get(ctx context.Context, try bool) error {
 	defer m.mu.Unlock()
 	m.held, m.key, m.rev, m.header = held, h.KeySafe(), h.Token(), header
 	return nil
+}
+
+// giveBack unlocks what get does not return.
+func (m *mutex) giveBack() {
+	ctx, cancel := briefly()
+	defer cancel()
+	m.lock.Unlock(ctx)
 }
 
 // read reads the key of h, which has waited, and returns the header. What the holders before have

@@ -3481,7 +3481,7 @@ var mutants = []mutant{
 		name:    "a Session of package concurrency goes on without its client",
 		why:     "Its context is another one. But nothing renews its lease any more, and its user learns that a TTL later.",
 		change:  in("concurrency.Session.check").never("_.Err() != nil #2 of 2"),
-		killers: []killer{{dir: "./concurrency", test: "TestACallThatMeetsAnEndTellsTheTruth"}},
+		killers: []killer{{dir: "./concurrency", test: "TestASessionEndsWithItsClientWhateverItsContext"}},
 	},
 	{
 		name: "Close revokes before the release under way",

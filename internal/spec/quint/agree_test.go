@@ -1,3 +1,5 @@
+//go:build quint
+
 package quint
 
 import (
