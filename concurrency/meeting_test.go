@@ -141,10 +141,11 @@ type end struct {
 	ofCall  bool // not of the Session
 	away    bool // etcd is, for a time, so a key may stay until its lease expires
 	forGood bool // and comes back no more
+	closes  bool // what is locked is released beside the call's return
 }
 
 var ends = []end{
-	{name: "Close", does: func(w *meeting) { go w.s.Close() }},
+	{name: "Close", closes: true, does: func(w *meeting) { go w.s.Close() }},
 	{name: "Orphan", does: func(w *meeting) { w.s.Orphan() }},
 	{name: "the Session's context ends", does: func(w *meeting) { w.endsAll() }},
 	{name: "the call's context ends", ofCall: true, does: func(w *meeting) { w.endsIt() }},
@@ -396,7 +397,8 @@ func (w *meeting) judge(call call, end end, err error) {
 			require.Less(t, time.Since(began), 2*time.Second, "the loss is told late")
 			return
 		}
-		require.NoError(t, w.m.Unlock(t.Context()))
+		err := w.m.Unlock(t.Context())
+		require.True(t, err == nil || end.closes && err == concurrency.ErrLockReleased, "%v", err)
 	}
 	next := lock(t, open(t, w.others), "a")
 	most := 100 * time.Millisecond

@@ -55,7 +55,7 @@ func Write(ctx context.Context, module, to string) (overlay string, err error) {
 }
 
 // Texts returns the files of the library, by their absolute paths, as they are with all that counts
-// steps. changed has other texts for some of them.
+// steps. changed has other texts for some of them. It may have texts for others, which are left out.
 func Texts(
 	ctx context.Context, module string, changed map[string][]byte,
 ) (texts map[string][]byte, err error) {
@@ -72,6 +72,9 @@ func Texts(
 		Types:  make(map[ast.Expr]types.TypeAndValue),
 		Scopes: make(map[ast.Node]*types.Scope),
 	}
+	own := lib.Files()
+	changed = maps.Clone(changed)
+	maps.DeleteFunc(changed, func(path string, _ []byte) bool { return !slices.Contains(own, path) })
 	library, err := lib.Check(changed, info)
 	if err != nil {
 		return nil, err

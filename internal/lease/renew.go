@@ -72,11 +72,12 @@ func (l *Lease) keepLocked(granted time.Time) {
 	k.ctx, k.stop = context.WithCancel(l.pool.ctx)
 	l.pool.tasks.Add() // until the lease is revoked
 	k.sender = l.pool.etcd.Renewals(l.ID, l.plan.Period)
-	k.ignore = l.pool.etcd.LookOut(l.alarmed)
-	l.care = time.AfterFunc(0, l.WakeKeeper)
+	first := k.untilSent(granted.Add(l.plan.Period))
 	k.mu.Lock() // the timer may run at once
-	defer k.mu.Unlock()
-	k.next = time.AfterFunc(k.untilSent(granted.Add(l.plan.Period)), k.renewalDue)
+	k.next = time.AfterFunc(first, k.renewalDue)
+	k.mu.Unlock()
+	k.ignore = l.pool.etcd.LookOut(l.alarmed) // which resets that timer
+	l.care = time.AfterFunc(0, l.WakeKeeper)
 }
 
 // WakeKeeper has the keeper see what is due.

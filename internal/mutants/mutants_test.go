@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -465,12 +464,7 @@ func (b *binaries) of(t *testing.T, k killer) (binary string) {
 	built, _ := b.built.LoadOrStore(k.pkg(), sync.OnceValues(func() (string, error) {
 		texts, tags := b.texts, "timed"
 		if k.counted {
-			engine := maps.Clone(texts) // no counted killer has package concurrency, or the command
-			maps.DeleteFunc(engine, func(path string, _ []byte) bool {
-				path = filepath.ToSlash(path)
-				return strings.Contains(path, "/concurrency/") || strings.Contains(path, "/cmd/")
-			})
-			counted, err := bound.Texts(b.t.Context(), module, engine)
+			counted, err := bound.Texts(b.t.Context(), module, texts)
 			if err != nil {
 				return "", err
 			}
