@@ -77,8 +77,10 @@ func (l *live) act(what, lock string, p *board.Place) string {
 	defer cancel()
 	err, did := error(nil), "asked"
 	if what == "break" {
-		l.board.Breaks(p.Token)
-		err, did = etcdlock.Break(ctx, l.client, c), "deleted"
+		l.board.Breaks(p.Key, true)
+		if err, did = etcdlock.Break(ctx, l.client, c), "deleted"; err != nil {
+			l.board.Breaks(p.Key, false)
+		}
 	} else {
 		err = etcdlock.Recall(ctx, l.client, c, etcdlock.RecallRequest{By: whoAsks(), Grace: l.grace})
 	}

@@ -27,7 +27,7 @@ Each row is a lock: who holds it and for how long, how many wait and how long th
 longest, its kind, what is left of the holder's lease, and what is unusual: a lease that is late, a
 recall, a lock that is kept though its hold is over. Enter shows one lock with its line. t shows the
 last minutes of each. w shows which Session waits for which: Sessions that wait for each other are a
-possible deadlock. F1 has the keys.
+deadlock, or may be one. F1 has the keys.
 
 It reads the locks once and follows them by one watch, so that it costs their holders nothing. It
 writes nothing, unless --allow says so: then r recalls the holder, or in a line the place under the

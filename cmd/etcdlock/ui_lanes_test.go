@@ -155,7 +155,7 @@ func fleet() *past {
 	p.stood(export, "export-1", "", 300, 150)
 	p.stood(export, "export-2", "", 100, 0)
 	broken := p.stood("migrations/schema", "deploy-17", "", 480, 240)
-	p.then(240.5, func() { p.board.Breaks(broken.CreateRevision) })
+	p.then(240.5, func() { p.board.Breaks(string(broken.Key), true) })
 	p.stood("migrations/schema", "deploy-18", "", 300, 180)
 	p.stood("migrations/schema", "deploy-18", "", 7, 0)
 	for i := range p.sessions {

@@ -1847,7 +1847,7 @@ var mutants = []mutant{
 		change: in("list.Node.Remove").replace("_.before.after, _.after.before = _, _",
 			"n.after.before = n.before"),
 		killers: []killer{
-			core("ticket", "TestExploration"),
+			core("list", "TestAListIsWhatASliceWouldBe"),
 			core("home", "TestTurns"),
 			core("home", "TestTheQueueDoesWhatASimpleOneDoes"),
 		},

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -50,9 +51,10 @@ type Place struct {
 	Recallable bool      `json:"recallable,omitempty"`
 	Recall     *Recall   `json:"recall,omitempty"`
 
-	mod   int64 // revision of its value
-	after int64 // the token of the hold within which it was asked for, 0 if it does not tell
-	asked bool  // whether it began at once; the board's alone
+	mod   int64        // revision of its value
+	after int64        // the token of the hold within which it was asked for, 0 if it does not tell
+	limit int          // of permits, as it asks for it
+	asked *atomic.Bool // whether it began at once; the board's alone
 }
 
 // A Recall is what a holder was asked.
@@ -114,8 +116,9 @@ type Board struct {
 	turns    curve
 	gone     []gone // names that went, for readers that have older pictures
 	history  history
-	broken   int64 // token of the place that this command last broke
+	broken   map[string]bool // the keys that this command deletes
 
+	search   sync.Mutex // for cycles; locked before mu
 	cycles   []Cycle
 	cyclesOf uint64 // the version that has them
 }
@@ -150,7 +153,9 @@ type lease struct {
 
 // New is a Board that knows nothing yet.
 func New() *Board {
-	return &Board{locks: make(map[string]*lock), leases: make(map[int64]*lease)}
+	return &Board{
+		locks: make(map[string]*lock), leases: make(map[int64]*lease), broken: make(map[string]bool),
+	}
 }
 
 // Read replaces all that is known by what was read at a revision. What is known of places that are
@@ -348,7 +353,7 @@ func placeOf(e line.Entry, now time.Time) *Place {
 		Key: e.Key, Token: e.Rev, Lease: e.Lease, Session: hex(e.Lease), Owner: v.Owner, Host: v.Host,
 		PID: v.PID, Info: v.Info, Mode: shape.Kind.String(), Weight: int(shape.Weight), Queued: v.Since,
 		Seen: now, Until: v.Until, Recallable: v.Recallable, mod: e.Mod,
-		after: v.After,
+		after: v.After, limit: int(shape.Limit), asked: new(atomic.Bool),
 	}
 	if r, asked := e.Recall(); asked {
 		p.Recall = &Recall{By: r.By, Reason: r.Reason, Grace: r.Grace, Asked: now}

@@ -191,7 +191,8 @@ func TestACycleOfSessionsIsAPossibleDeadlock(t *testing.T) {
 	cycles := func(kvs ...*mvccpb.KeyValue) (all [][]Wait) {
 		b := New()
 		b.Read(at(0), 100, kvs)
-		for _, c := range Cycles(b.Picture(at(0), 0).Locks) {
+		locks := b.Picture(at(0), 0).Locks
+		for _, c := range Cycles(locks, Waits(locks)) {
 			require.False(t, c.Deadlock)
 			all = append(all, c.Waits)
 		}
@@ -222,7 +223,7 @@ func TestACycleOfSessionsIsAPossibleDeadlock(t *testing.T) {
 // Calls that wait within holds for each other are a deadlock, whatever else their Sessions do. It
 // is none if another hold has the key that is told, or may have: then it is possible at most.
 func TestACycleOfCallsWithinHoldsIsADeadlock(t *testing.T) {
-	const permit = "fffffffe-0001-8000-8000-0002"
+	const permit, single = "fffffffe-0001-8000-8000-0002", "fffffffe-0001-8000-8000-0001"
 	x := func(lock string, rev, session, after int64, more string) *mvccpb.KeyValue {
 		value := fmt.Sprintf(`{"owner":"s%d","host":"vm","pid":%d,"after":%d,"since":%q%s}`,
 			session, session, after, at(0).Format(time.RFC3339), more)
@@ -263,10 +264,16 @@ func TestACycleOfCallsWithinHoldsIsADeadlock(t *testing.T) {
 		"a permit that another one lets in": {[]*mvccpb.KeyValue{as(x("a", 1, 1, 0, ""), permit),
 			as(x("a", 2, 3, 0, ""), permit), x("b", 4, 2, 0, ""), as(x("a", 5, 2, 4, ""), permit),
 			x("b", 6, 1, 1, "")}, 0, 1},
+		"and a later one with a lower limit": {[]*mvccpb.KeyValue{as(x("a", 1, 1, 0, ""), permit),
+			as(x("a", 2, 3, 0, ""), permit), x("b", 4, 2, 0, ""), as(x("a", 5, 2, 4, ""), permit),
+			x("b", 6, 1, 1, ""), as(x("a", 7, 4, 0, ""), single)}, 0, 1},
+		"a permit that no other one lets in": {[]*mvccpb.KeyValue{as(x("a", 1, 1, 0, ""), single),
+			x("b", 4, 2, 0, ""), as(x("a", 5, 2, 4, ""), single), x("b", 6, 1, 1, "")}, 1, 0},
 	} {
 		board, deadlocks, perhaps := New(), 0, 0
 		board.Read(at(0), 100, row.keys)
-		for _, c := range Cycles(board.Picture(at(0), 0).Locks) {
+		locks := board.Picture(at(0), 0).Locks
+		for _, c := range Cycles(locks, Waits(locks)) {
 			if c.Deadlock {
 				deadlocks++
 			} else {

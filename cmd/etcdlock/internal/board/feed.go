@@ -253,8 +253,8 @@ func (b *Board) unsure(looks []*Lock) (*Place, string) {
 			continue
 		}
 		for _, e := range l.line.Holding() {
-			if p := l.places[e.Key]; p.unsure() && !p.asked {
-				p.asked = true
+			if p := l.places[e.Key]; p.unsure() && !p.asked.Load() {
+				p.asked.Store(true)
 				return p, looked.Name
 			}
 		}

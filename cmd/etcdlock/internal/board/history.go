@@ -1,6 +1,9 @@
 package board
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 const (
 	// Memory is for how long a board remembers contenders that have gone, and mostPast how many.
@@ -9,6 +12,9 @@ const (
 
 	// mostBlind is how many times without an answer a board remembers.
 	mostBlind = 32
+
+	// mostText is of how long a name and an owner it is remembered: foreign keys may have vast ones.
+	mostText = 1024
 )
 
 // A Past is a contender that has gone from a line.
@@ -104,13 +110,22 @@ func (b *Board) History(now time.Time, from uint64) History {
 
 // leavesLocked remembers a place that is no longer in line.
 func (b *Board) leavesLocked(now time.Time, lock string, p *Place) {
+	is := b.broken[p.Key]
+	delete(b.broken, p.Key)
+	if len(lock) > mostText {
+		return
+	}
 	past := Past{Lock: lock, Owner: p.Whose(), Token: p.Token, Seen: p.Seen, Holds: p.Holds,
 		Held: p.Held, Gone: now}
+	if len(past.Owner) > mostText {
+		past.Owner = strings.ToValidUTF8(past.Owner[:mostText], "")
+		past.Owner = strings.Clone(past.Owner)
+	}
 	if p.Recall != nil {
 		past.Recalled = p.Recall.Asked
 	}
 	switch l := b.leases[p.Lease]; {
-	case b.broken == p.Token:
+	case is:
 		past.End = Broken
 	case l.over(now):
 		past.End = Lost
@@ -126,9 +141,11 @@ func (l Lease) over(now time.Time) bool {
 		(l.Left < 0 || l.Late() && heard >= time.Duration(l.Left-1)*time.Second)
 }
 
-// Breaks says that this command is about to delete the place of a token.
-func (b *Board) Breaks(token int64) {
+// Breaks says that this command is about to delete a key, or has not done it.
+func (b *Board) Breaks(key string, is bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.broken = token
+	if b.broken[key] = true; !is {
+		delete(b.broken, key)
+	}
 }

@@ -2,6 +2,7 @@ package board
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +38,7 @@ func TestTheBoardRemembersHolds(t *testing.T) {
 	b.Apply(at(31), 10, []*clientv3.Event{put(kv(e, 10, 4, owned("e", 31)))})
 	b.Apply(at(34), 11, []*clientv3.Event{deleted(c)})
 	b.Heard(at(35), 4, 14, 15)
-	b.Breaks(10)
+	b.Breaks(e, true)
 	b.Apply(at(40), 12, []*clientv3.Event{deleted(e)})
 	require.Equal(t, []Past{
 		{Lock: "job", Owner: "c (vm:7)", Token: 6, Seen: at(10), Holds: true, Held: at(20), Gone: at(34),
@@ -46,6 +47,20 @@ func TestTheBoardRemembersHolds(t *testing.T) {
 			End: Broken},
 	}, b.History(at(40), h.Next).Past)
 	require.Empty(t, b.History(at(40), h.Next+2).Past)
+
+	// A break that has failed breaks nothing. Vast texts are not remembered.
+	f := key("job", "", 5)
+	b.Apply(at(50), 13, []*clientv3.Event{put(kv(f, 13, 5, owned(strings.Repeat("é", mostText), 50)))})
+	b.Breaks(f, true)
+	b.Breaks(f, false)
+	vast := key(strings.Repeat("n", mostText+1), "", 6)
+	b.Apply(at(51), 14, []*clientv3.Event{put(kv(vast, 14, 6, owned("v", 51)))})
+	b.Apply(at(52), 15, []*clientv3.Event{deleted(f), deleted(vast)})
+	past := b.History(at(52), h.Next+2).Past
+	require.Len(t, past, 1)
+	require.Equal(t, Released, past[0].End)
+	require.LessOrEqual(t, len(past[0].Owner), mostText)
+	require.Empty(t, b.broken)
 }
 
 // A lease is over if it was late and would have ended. One that was only late, or of which nothing

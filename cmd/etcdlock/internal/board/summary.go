@@ -18,16 +18,16 @@ type Row struct {
 	Late    bool          // the lease of a holder
 	Kept    time.Duration // how long the lock stays taken though its hold is over
 	Asked   *Recall       // of a holder
-	Cycle   bool          // its waits are in a cycle
+	Cycle   *Cycle        // that its waits are in, a deadlock rather than another; or nil
 	Turns   int           // hand-overs in the last minute
 }
 
 // Rows is the locks of a picture.
 func (p *Picture) Rows(cycles []Cycle) []Row {
-	inCycle := make(map[string]bool)
-	for _, cycle := range cycles {
-		for _, w := range cycle.Waits {
-			inCycle[w.Lock] = true
+	inCycle := make(map[string]*Cycle)
+	for i := range slices.Backward(cycles) { // deadlocks are the first
+		for _, w := range cycles[i].Waits {
+			inCycle[w.Lock] = &cycles[i]
 		}
 	}
 	rows := make([]Row, len(p.Locks))
@@ -118,7 +118,7 @@ func Sort(rows []Row, o Order) {
 // trouble is how much a lock needs attention.
 func (r Row) trouble() int {
 	switch {
-	case r.Cycle:
+	case r.Cycle != nil:
 		return 3
 	case r.Late:
 		return 2

@@ -17,8 +17,12 @@ type Wait struct {
 	Holder  string `json:"holder"` // its owner
 }
 
-// mostBehind bounds the Sessions of one line for which one waits directly.
-const mostBehind = 64
+const (
+	// mostBehind bounds the places of one line for which one waits directly, and mostLooked those
+	// that are looked at for them: a line may have thousands that share, or are of one Session.
+	mostBehind = 64
+	mostLooked = 1000
+)
 
 // Waits is which Session waits for which: a key's lease names its Session.
 func Waits(locks []*Lock) (waits []Wait) {
@@ -39,7 +43,7 @@ func Waits(locks []*Lock) (waits []Wait) {
 func (l *Lock) before(i int, counts func(*Place) bool) iter.Seq[*Place] {
 	return func(yield func(*Place) bool) {
 		p, n := l.Places[i], 0
-		for j := i - 1; j >= 0 && n < mostBehind && !p.Holds; j-- {
+		for j := i - 1; j >= max(0, i-mostLooked) && n < mostBehind && !p.Holds; j-- {
 			before := l.Places[j]
 			if shares := p.Mode == line.Read.String() && before.Mode == p.Mode; !shares && counts(before) {
 				if n++; !yield(before) {
@@ -66,12 +70,22 @@ type Cycle struct {
 	Waits    []Wait `json:"waits"`
 }
 
-// Cycles is the cycles of some locks, deadlocks first. Of those that have something in common one
-// is told.
+// Sessions is how many Sessions are in c.
+func (c Cycle) Sessions() int {
+	ids := make(map[string]bool)
+	for _, w := range c.Waits {
+		ids[w.Session] = true
+	}
+	return len(ids)
+}
+
+// Cycles is the cycles of some locks and their waits, deadlocks first. Of those that have something
+// in common one is told.
 //
 // A deadlock is a cycle of calls: their keys tell within which holds they are. A cycle of Sessions
-// need not be one, since each goroutine of a Session waits for itself.
-func Cycles(locks []*Lock) (cycles []Cycle) {
+// need not be one, since each goroutine of a Session waits for itself. (A deadlock may still end: by
+// a deadline, or if the hold is unlocked by another goroutine than the one that waits within it.)
+func Cycles(locks []*Lock, waits []Wait) (cycles []Cycle) {
 	for _, path := range circles(steps(locks)) {
 		var c Cycle
 		for _, s := range path {
@@ -89,7 +103,7 @@ func Cycles(locks []*Lock) (cycles []Cycle) {
 		}
 	}
 	var bySession []step[string]
-	for _, w := range Waits(locks) {
+	for _, w := range waits {
 		if !inDeadlock[w.Session] {
 			bySession = append(bySession, step[string]{w.Session, w.Behind, w})
 		}
@@ -136,7 +150,7 @@ func steps(locks []*Lock) (all []step[int64]) {
 	}
 	for _, l := range locks {
 		for i, p := range l.Places {
-			for before := range l.before(i, func(before *Place) bool { return l.excludes(before, p) }) {
+			for before := range l.before(i, p.isExcludedBy) {
 				wait := Wait{l.Name, p.Session, name(p), before.Session, name(before)}
 				all = append(all, step[int64]{p.Token, before.Token, wait})
 			}
@@ -145,10 +159,11 @@ func steps(locks []*Lock) (all []step[int64]) {
 	return all
 }
 
-// excludes reports whether p cannot hold while the place before it stands, whatever else does.
-func (l *Lock) excludes(before, p *Place) bool {
+// isExcludedBy reports whether p cannot hold while the place before it stands, whatever else does.
+// The least limit of all that stand before counts, and so that of these two.
+func (p *Place) isExcludedBy(before *Place) bool {
 	permits := p.Mode == line.Permit.String() && before.Mode == p.Mode
-	return !permits || before.Weight+p.Weight > l.Limit
+	return !permits || before.Weight+p.Weight > min(before.limit, p.limit)
 }
 
 // circles returns ways that end where they begin.
@@ -200,8 +215,11 @@ func circles[T comparable](steps []step[T]) (circles [][]step[T]) {
 	return circles
 }
 
-// Cycles is the cycles of all locks. They are made anew when a lock has changed.
+// Cycles is the cycles of all locks. They are made anew when a lock has changed, by one reader at a
+// time: the others have what it has made.
 func (b *Board) Cycles(now time.Time) []Cycle {
+	b.search.Lock()
+	defer b.search.Unlock()
 	b.mu.Lock()
 	version, known, cycles := b.version, b.cyclesOf, b.cycles
 	b.mu.Unlock()
@@ -209,7 +227,7 @@ func (b *Board) Cycles(now time.Time) []Cycle {
 		return cycles
 	}
 	p := b.Picture(now, 0)
-	cycles = Cycles(p.Locks)
+	cycles = Cycles(p.Locks, Waits(p.Locks))
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.cyclesOf, b.cycles = p.Version, cycles

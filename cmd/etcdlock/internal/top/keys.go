@@ -69,7 +69,9 @@ func (v *View) pressList(k Key) {
 	case '/', F4:
 		v.typing = true
 	case 't':
-		v.lanes = !v.lanes
+		if v.lanes = !v.lanes; !v.lanes {
+			v.past = nil // it is not kept up to date
+		}
 	case '<':
 		v.order = v.order.Next(-1)
 		v.sort()

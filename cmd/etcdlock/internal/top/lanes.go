@@ -42,10 +42,10 @@ func (v *View) laneColumns() (name, holder, lane int) {
 		name = max(name, cells.Width(quote.Text(r.Name)))
 		holder = max(holder, cells.Width(holderOf(r)))
 	}
-	rest := v.Width - 2
+	rest := max(0, v.Width-2)
 	name = min(max(name, len("LOCK")), rest*3/10)
 	holder = min(max(holder, len("HELD BY")), rest/5)
-	return name, holder, rest - name - holder
+	return name, holder, max(1, rest-name-holder)
 }
 
 func (v *View) laneLines() []Line {
@@ -89,6 +89,9 @@ func (v *View) lane(l *board.Lock, n int) (pieces Line) {
 	}
 	holds := v.past[l.Name]
 	for _, p := range l.Places {
+		if !p.Holds {
+			continue
+		}
 		holds = append(holds[:len(holds):len(holds)], board.Past{Owner: p.Whose(), Seen: p.Seen,
 			Holds: p.Holds, Held: p.Held, Recalled: recalledAt(p), Gone: now})
 	}
@@ -144,11 +147,12 @@ func (v *View) character(s slice, each time.Duration, unknown bool) Piece {
 
 // unknown reports whether nothing is known of a part of a time.
 func (v *View) unknown(start time.Time, each time.Duration) bool {
-	if start.Before(v.history.Since) {
+	end := start.Add(each)
+	if start.Before(v.history.Since) || v.shown.Trouble != "" && end.After(v.shown.Known) {
 		return true
 	}
 	for _, b := range v.history.Blind {
-		if start.Before(b.To) && start.Add(each).After(b.From) {
+		if start.Before(b.To) && end.After(b.From) {
 			return true
 		}
 	}

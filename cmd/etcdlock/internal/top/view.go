@@ -92,7 +92,7 @@ func (v *View) Show(p *board.Picture) {
 	}
 	v.shown = p
 	v.waiting = board.Waits(p.Locks)
-	v.cycles = board.Cycles(p.Locks)
+	v.cycles = board.Cycles(p.Locks, v.waiting)
 	v.sort()
 }
 
@@ -256,7 +256,7 @@ func (v *View) headLines() []Line {
 	}
 	if len(v.cycles) > 0 {
 		second = append(second, Piece{fmt.Sprintf("%s of %s (w shows it)  ",
-			deadlock(v.cycles[0]), count(len(v.cycles[0].Waits), "Session")), Bad})
+			deadlock(v.cycles[0]), count(v.cycles[0].Sessions(), "Session")), Bad})
 	}
 	if late > 0 {
 		second = append(second, Piece{fmt.Sprintf("%d late  ", late), Warn})
@@ -351,7 +351,9 @@ func holderOf(r board.Row) string {
 // noteOf is what is unusual about a lock.
 func noteOf(r board.Row) (string, Style) {
 	switch {
-	case r.Cycle:
+	case r.Cycle != nil && !r.Cycle.Deadlock:
+		return "deadlock?", Bad
+	case r.Cycle != nil:
 		return "deadlock", Bad
 	case r.Late:
 		return "late", Bad
@@ -541,7 +543,7 @@ func (v *View) helpLines() []Line {
 		"WAIT     how many wait; LONGEST: how long the one that waits longest",
 		"KIND     excl, read 3 (three hold together), permit 2/5 (two of at most five)",
 		"LEASE    what is left of the holder's lease; red: renewals are late",
-		"NOTE     deadlock, late, recalled, kept (its hold is over), free", "",
+		"NOTE     deadlock (? possible), late, recalled, kept (its hold is over), free", "",
 		"Up Down PgUp PgDn Home End (k j g G)   move",
 		"Enter  one lock with its line          Esc   back",
 		"/ F4   filter: part of a name, owner, host or info;",

@@ -114,7 +114,7 @@ func lanes(width int, keys ...Key) *View {
 	for i := range 3 {
 		goes(-230+60*i, put(-260+60*i, "nightly", 4+i))
 	}
-	b.Breaks(schema.CreateRevision)
+	b.Breaks(string(schema.Key), true)
 	goes(-105, schema)
 	b.Heard(at(-101), 1, 0, 15)
 	goes(-100, leader)
@@ -403,4 +403,15 @@ func svg(lines []Line, columns int) string {
 		}
 	}
 	return out.String() + "</g>\n</svg>\n"
+}
+
+// However narrow the terminal is, and while etcd does not answer: what is not known is not free.
+func TestLanesOfANarrowScreenAndOfAnEtcdThatIsAway(t *testing.T) {
+	for width := range 12 {
+		require.NotEmpty(t, lanes(width).Lines())
+	}
+	v := lanes(80)
+	v.shown.Trouble, v.shown.Known = "etcd did not answer", v.shown.Now.Add(-2*time.Minute)
+	require.True(t, v.unknown(v.shown.Now.Add(-time.Minute), time.Second))
+	require.False(t, v.unknown(v.shown.Now.Add(-3*time.Minute), time.Second))
 }
