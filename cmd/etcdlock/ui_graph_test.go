@@ -76,6 +76,26 @@ func TestThePageDrawsAtMostThirtyNodes(t *testing.T) {
 	require.Greater(t, len(seen.Names), 25)
 }
 
+// A line that is too long to be drawn whole is drawn all the same, though its Sessions are in another
+// line, too.
+func TestThePageDrawsALongLineOfSessionsThatAreInOthers(t *testing.T) {
+	p := newPast(60)
+	for _, lock := range []string{"stock", "prices"} {
+		for n := range 40 {
+			p.stood(lock, fmt.Sprint("worker-", n), "", 50-float64(n), 0)
+		}
+	}
+	b := newBrowser(t, 1280, 800)
+	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
+	b.shows("#space .row", "stock")
+	b.press("#waits")
+	b.shows("#drawnmore", "^Round: Sessions. .* holds it. $")
+	var seen graphSeen
+	b.async(graphLooks, &seen)
+	require.Empty(t, seen.Wrong)
+	require.Len(t, seen.Names, 5, "two locks, the Session that holds both, and their lines: %v", seen.Names)
+}
+
 // A graphSeen is what is on the screen.
 type graphSeen struct {
 	Wrong     []string
