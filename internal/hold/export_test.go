@@ -172,13 +172,18 @@ type settlesAll struct {
 	*markedLines
 	t *testing.T
 	s *Session
+
+	again map[*localLine]time.Time // when its owner's lease was found to last again, zero: it is late
 }
 
 // RequireSettled fails the test if the mutex of s is unlocked while a waiter could get in.
-func (s *Session) RequireSettled(t *testing.T) { s.mu.Settler = settlesAll{&s.marked, t, s} }
+func (s *Session) RequireSettled(t *testing.T) {
+	s.mu.Settler = settlesAll{&s.marked, t, s, make(map[*localLine]time.Time)}
+}
 
 func (all settlesAll) SettleLocked() {
 	all.markedLines.SettleLocked()
+	now := time.Now()
 	for _, n := range all.s.lines {
 		first := n.queue.Candidate()
 		if first == nil || all.s.leases.ClosedLocked() || first.Value.m.closed {
@@ -188,10 +193,11 @@ func (all settlesAll) SettleLocked() {
 		held := p != nil && p.Ticket.State() == ticket.Held
 		n.EndOldViewLocked()
 		if p != nil {
-			p.Lease.CheckLocked(time.Now())
+			p.Lease.CheckLocked(now)
 		}
 		switch admission := n.admissionLocked(c); {
 		case all.last != nil: // what was over has ended just now, and has marked the line
+		case all.lastsAgain(n, p, now): // the lease's keeper waits for the mutex, to mark the line
 		case admission == home.Undecided && held && !n.WatchedLocked():
 			all.t.Error("no view tells whether a waiter may join")
 		case admission == home.Admitted && c.waiter.Steps:
@@ -201,6 +207,28 @@ func (all settlesAll) SettleLocked() {
 		}
 	}
 	all.markedLines.SettleLocked()
+}
+
+// lastsAgain reports whether the lease of p, the place of n's owner, was late, and lasts since now.
+func (all settlesAll) lastsAgain(n *localLine, p *place, now time.Time) bool {
+	since, was := all.again[n]
+	switch {
+	case p == nil:
+		delete(all.again, n)
+		return false
+	case !p.LastsLocked():
+		all.again[n] = time.Time{}
+		return false
+	case was && since.IsZero():
+		all.again[n] = now
+		time.AfterFunc(1, func() { // in virtual time the keeper has done it by then
+			all.s.mu.Lock()
+			defer all.s.mu.Unlock()
+		})
+		return true
+	default:
+		return was && since.Equal(now)
+	}
 }
 
 // A closesAmid is a Settler that has its Session closed, as by another goroutine, once a Lock is.

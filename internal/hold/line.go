@@ -264,8 +264,9 @@ func (n *localLine) MarkLocked() {
 // one is marked a goroutine is about to unlock mu. So no waiter waits for longer than that which
 // may have the turn beside its owner, TryRLock and TryAcquire wait only where etcd has to tell
 // first, and where a watch has to tell there is one, if there can be. Whatever changes what an
-// admission asks marks the line: the turn, the place of its owner, the view, and the lease. (Time
-// alone makes it only less certain: a lease that is not renewed lasts no longer.) Do not call an
+// admission asks marks the line: the turn, the place of its owner, the view, and the lease; where
+// that lasts again, its keeper does as soon as it has the mutex. (Time alone makes it only less
+// certain: a lease that is not renewed lasts no longer.) Do not call an
 // admission by hand where something changes: a call that is forgotten is a hang.
 // (TestAWaiterIsLetInByTheUnlockOfWhateverChanges.)
 func (all *markedLines) SettleLocked() {
