@@ -244,6 +244,9 @@ func TestMutantsOfTheCoresAreExplored(t *testing.T) {
 
 func TestMutantsAreKilled(t *testing.T) {
 	chosen := by(t, *kind, chosen(t))
+	if len(chosen) == 0 && *files != "" { // those of what has changed have other killers
+		chosen = by(t, *kind, ofFew())
+	}
 	require.NotEmpty(t, chosen, "no mutant is called %q", *only)
 	s := newSchema(t, chosen)
 	t.Logf("%d mutants are built together, and %d alone", len(s.numbers), len(s.alone))
@@ -336,6 +339,10 @@ func chosen(t *testing.T) []mutant {
 	case len(ms) > 0:
 		return ms
 	}
+	return ofFew()
+}
+
+func ofFew() []mutant {
 	return slices.DeleteFunc(slices.Clone(mutants), func(m mutant) bool {
 		return !slices.Contains(few, m.name)
 	})

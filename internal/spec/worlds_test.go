@@ -67,6 +67,7 @@ func TestWorlds(t *testing.T) {
 		t.Skip("-runs says how many, and needs Node")
 	}
 	f := load(t, "small.qnt")
+	require.Len(t, worldsOf(f), 8)
 	for _, world := range worldsOf(f) {
 		t.Run(world, func(t *testing.T) {
 			t.Parallel()
@@ -87,6 +88,7 @@ func TestWorlds(t *testing.T) {
 				}
 			}
 			t.Logf("%d runs: %v", *runs, reached)
+			require.NotEmpty(t, reached)
 			for name, n := range reached {
 				assert.GreaterOrEqual(t, n*share, *runs, "%s: too few runs reach it", name)
 			}
@@ -133,6 +135,7 @@ func TestMutants(t *testing.T) {
 		t.Skip("-mutants says so, and needs Node")
 	}
 	refused, small := load(t, "refused.qnt"), load(t, "small.qnt")
+	require.Empty(t, failingTest(refused, quint.Mutant{}), "without a change")
 	without := slices.Concat(history, choices)
 	ofTests, ofWorlds := refused.Mutants("lock", without...), small.Mutants("lock", without...)
 	require.Len(t, ofTests, len(ofWorlds))
@@ -180,7 +183,10 @@ func breakingWorld(f *quint.File, mutant quint.Mutant) string {
 		m := f.New(world, mutant.Edits)
 		for seed := range uint64(most) {
 			if err := m.Wander("begin", "go", seed, steps, func() error { return promised(m) }); err != nil {
-				text, _, _ := strings.Cut(err.Error(), " is broken")
+				text, _, breaks := strings.Cut(err.Error(), " is broken")
+				if !breaks { // quint could not go on there
+					return "error in the world " + world + ", " + text
+				}
 				return "run of the world " + world + ", " + text
 			}
 		}
@@ -194,6 +200,7 @@ func TestWholeWorlds(t *testing.T) {
 		t.Skip("-whole says so, and needs Node")
 	}
 	f := load(t, "whole.qnt")
+	require.Len(t, worldsOf(f), 2)
 	for _, world := range worldsOf(f) {
 		t.Run(world, func(t *testing.T) {
 			m := f.New(world, nil)
@@ -204,6 +211,7 @@ func TestWholeWorlds(t *testing.T) {
 			for _, n := range added {
 				all += n
 			}
+			require.NotZero(t, all)
 			t.Logf("%d states: %v", all, added)
 		})
 	}
