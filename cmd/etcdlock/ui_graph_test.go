@@ -46,7 +46,7 @@ func TestThePageAndItsPictures(t *testing.T) {
 	b.shows("#alerts p", "Possible deadlock")
 	b.shows("#scale", "^Last 10 min")
 	b.picture("ui.png")
-	b.high(980, 480, "light")
+	b.high(1040, 620, "light")
 	b.press("#waits")
 	b.shows("#edges li", "Possible deadlock: picker-")
 	b.eval(`document.activeElement.blur()`, nil)

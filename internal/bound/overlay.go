@@ -55,7 +55,8 @@ func Write(ctx context.Context, module, to string) (overlay string, err error) {
 }
 
 // Texts returns the files of the library, by their absolute paths, as they are with all that counts
-// steps. changed has other texts for some of them. It may have texts for others, which are left out.
+// steps. changed has other texts for some of them, and may have texts for files that are none of
+// these: they are left out.
 func Texts(
 	ctx context.Context, module string, changed map[string][]byte,
 ) (texts map[string][]byte, err error) {

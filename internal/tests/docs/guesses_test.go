@@ -15,7 +15,7 @@ import (
 	"github.com/etcdlock/etcdlock/etcdlocktest"
 )
 
-// Each answer to a guess, in docs/llms.txt and docs/migrating.md, stands below, where it compiles
+// Each answer to a guess in docs/llms.txt stands below, where it compiles
 // and does what it is for.
 func TestTheAnswersToGuessesCompile(t *testing.T) {
 	client := etcdlocktest.New(t).Client()
