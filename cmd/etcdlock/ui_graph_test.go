@@ -76,8 +76,8 @@ func TestThePageDrawsAtMostThirtyNodes(t *testing.T) {
 	require.Greater(t, len(seen.Names), 25)
 }
 
-// A line that is too long to be drawn whole is drawn all the same, though its Sessions are in another
-// line, too.
+// A line that is too long to be drawn whole is drawn all the same, though its Sessions are in
+// another line, too.
 func TestThePageDrawsALongLineOfSessionsThatAreInOthers(t *testing.T) {
 	p := newPast(60)
 	for _, lock := range []string{"stock", "prices"} {
@@ -93,7 +93,8 @@ func TestThePageDrawsALongLineOfSessionsThatAreInOthers(t *testing.T) {
 	var seen graphSeen
 	b.async(graphLooks, &seen)
 	require.Empty(t, seen.Wrong)
-	require.Len(t, seen.Names, 5, "two locks, the Session that holds both, and their lines: %v", seen.Names)
+	require.Len(t, seen.Names, 5, "two locks, the Session that holds both, and their lines: %v",
+		seen.Names)
 }
 
 // A graphSeen is what is on the screen.

@@ -30,15 +30,15 @@ func (a *app) whoCommand() *cobra.Command {
 Without NAME it shows all locks, or those below --prefix. It writes nothing.
 
 The columns: the place in line, its token (see etcdlock help run), its owner, and when its key was
-put by the owner's clock. HELD is for how long it holds. A holder that has waited before shows <25s:
-less than since it was put. With --watch who sees when its turn comes, and knows better. It is
-"unknown" until etcd has told. Then its lease, and how much of the lease is left. "late" means that
-renewals are overdue. A lease that never gets full again belongs to a dead process, and the place
-goes with it. Then its mode, and what its owner tells of itself. Several of mode read may hold at once, and several of mode permit up to
-their limit. A place that is kept is that of a hold which is over: the lock stays taken for so
-much longer (run --at-least), or until another process goes on with it. Contenders of other
-programs (etcdctl lock, for instance) are exclusive, and have no owner and no info. A name or an
-owner of more than 48 characters is shown without its middle.
+put by the owner's clock. HELD is for how long it holds. A holder that has waited before shows
+<25s: less than since it was put. With --watch who sees when its turn comes, and knows better. It
+is "unknown" until etcd has told. Then its lease, and how much of the lease is left. "late" means
+that renewals are overdue. A lease that never gets full again belongs to a dead process, and the
+place goes with it. Then its mode, and what its owner tells of itself. Several of mode read may
+hold at once, and several of mode permit up to their limit. A place that is kept is that of a hold
+which is over: the lock stays taken for so much longer (run --at-least), or until another process
+goes on with it. Contenders of other programs (etcdctl lock, for instance) are exclusive, and have
+no owner and no info. A name or an owner of more than 48 characters is shown without its middle.
 
 -o json writes one array. An element has name, place (0 is the first in line), token, key, lease
 (hex), owner, host, pid, since (when its key was put), which is null for contenders of other

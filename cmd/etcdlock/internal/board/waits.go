@@ -83,8 +83,8 @@ func (c Cycle) Sessions() int {
 // in common one is told.
 //
 // A deadlock is a cycle of calls: their keys tell within which holds they are. A cycle of Sessions
-// need not be one, since each goroutine of a Session waits for itself. (A deadlock may still end: by
-// a deadline, or if the hold is unlocked by another goroutine than the one that waits within it.)
+// need not be one, since each goroutine of a Session waits for itself. (A deadlock may end: by a
+// deadline, or if the hold is unlocked by another goroutine than the one that waits within it.)
 func Cycles(locks []*Lock, waits []Wait) (cycles []Cycle) {
 	for _, path := range circles(steps(locks)) {
 		var c Cycle
