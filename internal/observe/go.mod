@@ -6,6 +6,7 @@ require (
 	github.com/etcdlock/etcdlock v0.1.0
 	github.com/etcdlock/etcdlock/etcdlockotel v0.1.0
 	github.com/etcdlock/etcdlock/etcdlockprom v0.1.0
+	github.com/grafana/grafana-foundation-sdk/go v0.0.22
 	github.com/prometheus/client_golang v1.23.2
 	github.com/prometheus/common v0.67.5
 	github.com/prometheus/otlptranslator v1.0.0

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -32,18 +33,31 @@ func first(t *testing.T, begin string) (names []string) {
 	return names
 }
 
-// names are those of all metrics that the collector has.
-func names(t *testing.T) (names []string) {
+// series are the names of all series that the collector has, each with that of its metric.
+func series(t *testing.T) map[string]string {
 	t.Helper()
 	metrics := etcdlockprom.NewMetrics()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics)
 	families, err := registry.Gather()
 	require.NoError(t, err)
+	all := make(map[string]string)
 	for _, family := range families {
-		names = append(names, family.GetName())
+		suffixes := []string{""}
+		if family.GetMetric()[0].GetHistogram() != nil {
+			suffixes = []string{"_bucket", "_count", "_sum"}
+		}
+		for _, suffix := range suffixes {
+			all[family.GetName()+suffix] = family.GetName()
+		}
 	}
-	return names
+	return all
+}
+
+// names are those of all metrics that the collector has.
+func names(t *testing.T) []string {
+	t.Helper()
+	return slices.Compact(slices.Sorted(maps.Values(series(t))))
 }
 
 // (The Go code of the page is checked with that of all pages, by TestTheCodeOfThePagesIsTested.)
