@@ -123,8 +123,17 @@ type message struct {
 	Anew  bool          `json:"anew,omitempty"` // Past is all that is remembered
 	Past  []board.Past  `json:"past,omitempty"`
 
-	picture *board.Picture // for the next message
-	next    uint64         // of the history
+	told told
+}
+
+// told is what a page knows by a message: the next one has what is new since. It is all that a
+// stream keeps of a message.
+type told struct {
+	at      time.Time // zero if there was no message yet
+	version uint64    // of the board
+	past    uint64    // of its history
+	ready   bool
+	trouble string
 }
 
 // mostLocks is how many locks one message tells at most, and mostPast how many contenders that have
@@ -177,11 +186,9 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	ticks := time.NewTicker(sendEvery)
 	defer ticks.Stop()
-	var seen *message
+	var before told
 	for {
-		m := s.message(time.Now(), seen)
-		if seen == nil || len(m.Locks)+len(m.Gone)+len(m.Leases) > 0 || m.Trouble != seen.Trouble ||
-			m.Now.Sub(seen.Now) >= aliveEvery {
+		if m := s.message(time.Now(), before); m.isNew(before) {
 			for part := range m.parts() {
 				_ = control.SetWriteDeadline(time.Now().Add(sendWithin))
 				fmt.Fprint(w, "data: ")
@@ -192,7 +199,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 					return
 				}
 			}
-			seen = &m
+			before = m.told
 		}
 		select {
 		case <-r.Context().Done():
@@ -202,26 +209,32 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// message is what is to be told to a page that has seen a message, or none.
-func (s *Server) message(now time.Time, seen *message) message {
-	version, next, heard := uint64(0), uint64(0), time.Time{}
-	if seen != nil && seen.Ready {
-		version, next, heard = seen.picture.Version, seen.next, seen.Now
+// isNew reports whether a page that knows what a message before has told needs m, or needs to hear
+// that its connection stands.
+func (m message) isNew(before told) bool {
+	return len(m.Locks)+len(m.Gone)+len(m.Leases) > 0 || m.Trouble != before.trouble ||
+		m.Ready != before.ready || m.Now.Sub(before.at) >= aliveEvery
+}
+
+// message is what is to be told to a page that knows what a message before has told.
+func (s *Server) message(now time.Time, before told) message {
+	if !before.ready {
+		before = told{} // it has heard of no lock
 	}
-	p := s.Board.Picture(now, version)
-	history := s.Board.History(now, next)
+	p := s.Board.Picture(now, before.version)
+	history := s.Board.History(now, before.past)
 	m := message{
 		Now: now, Whole: p.Whole, Prefix: quote.Text(s.Prefix), Allow: s.Allow, Trouble: p.Trouble,
 		Ready: p.Revision > 0, Known: p.Known, Turns: p.Turns, Locks: p.Locks,
 		Leases: make(map[string]board.Lease), Cycles: s.Board.Cycles(now),
-		Since: history.Since, Blind: history.Blind, Past: history.Past, Anew: heard.IsZero(),
-		picture: p, next: history.Next,
+		Since: history.Since, Blind: history.Blind, Past: history.Past, Anew: !before.ready,
 	}
+	m.told = told{now, p.Version, history.Next, m.Ready, m.Trouble}
 	for _, name := range p.Gone {
 		m.Gone = append(m.Gone, quote.Text(name))
 	}
 	for id, l := range p.Leases {
-		if l.At.After(heard) {
+		if l.At.After(before.at) {
 			m.Leases[fmt.Sprintf("%x", id)] = l
 		}
 	}

@@ -135,6 +135,32 @@ func TestEventsTellWhatHasChanged(t *testing.T) {
 	require.Equal(t, "etcd did not answer in 5s", next().Trouble)
 }
 
+// A page hears at once that the board has been read, though there is no lock, that it gets old, and
+// every few seconds that the connection stands.
+func TestAPageHearsThatThereIsNoLock(t *testing.T) {
+	s := &Server{Board: board.New()}
+	now := time.Now()
+	later := func(d time.Duration) time.Time { return now.Add(d) }
+	connects := s.message(now, told{})
+	require.True(t, connects.isNew(told{}))
+	require.False(t, connects.Ready)
+	same := s.message(later(sendEvery), connects.told)
+	require.False(t, same.isNew(connects.told))
+	s.Board.Read(later(sendEvery), 1, nil)
+	read := s.message(later(2*sendEvery), connects.told)
+	require.True(t, read.isNew(connects.told))
+	require.True(t, read.Ready)
+	same = s.message(later(3*sendEvery), read.told)
+	require.False(t, same.isNew(read.told))
+	s.Board.Trouble(later(3*sendEvery), "etcd did not answer in 5s")
+	old := s.message(later(4*sendEvery), read.told)
+	require.True(t, old.isNew(read.told))
+	same = s.message(later(5*sendEvery), old.told)
+	require.False(t, same.isNew(old.told))
+	alive := s.message(later(4*sendEvery+aliveEvery), old.told)
+	require.True(t, alive.isNew(old.told))
+}
+
 // A page that is opened late hears what has been: in parts, the oldest first. Later it hears what
 // is new.
 func TestAPageHearsWhatHasBeen(t *testing.T) {
@@ -149,7 +175,7 @@ func TestAPageHearsWhatHasBeen(t *testing.T) {
 		}
 	}
 	turns(2*mostPast + 1)
-	m := s.message(time.Now(), nil)
+	m := s.message(time.Now(), told{})
 	var tokens []int64
 	for part := range m.parts() {
 		require.Equal(t, len(tokens) == 0, part.Anew, "only the first replaces what the page has")
@@ -161,7 +187,7 @@ func TestAPageHearsWhatHasBeen(t *testing.T) {
 	require.Len(t, tokens, 2*mostPast+1)
 	require.IsIncreasing(t, tokens)
 	turns(3)
-	next := s.message(time.Now(), &m)
+	next := s.message(time.Now(), m.told)
 	require.Len(t, next.Past, 3)
 	require.False(t, next.Anew)
 	text, err := json.Marshal(next.Past[2])
@@ -190,7 +216,7 @@ func TestAPageHearsNothingThatTurnsOrBreaksAText(t *testing.T) {
 		waits.Kv.Value = stored
 		s.Board.Apply(time.Now(), 5, []*clientv3.Event{first, second, other, waits})
 		s.Board.Trouble(time.Now(), "e"+text)
-		m := s.message(time.Now(), nil)
+		m := s.message(time.Now(), told{})
 		require.Len(t, m.Locks, 2)
 		require.Len(t, m.Cycles, 1)
 		sent, err := json.Marshal(m)
