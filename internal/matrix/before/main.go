@@ -1,12 +1,14 @@
 // Command before is a holder by another version of this library: one that knows no readers.
 // The matrix builds it from that version's source, so it uses nothing newer.
 //
-// It locks, prints a line, and unlocks when it is interrupted. Its argument is JSON.
+// It locks, prints a line, and unlocks when it is interrupted. A wait that is interrupted leaves no
+// key. Its argument is JSON.
 package main
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -23,7 +25,7 @@ func main() {
 	}
 }
 
-func run(how string) error {
+func run(how string) (err error) {
 	var holder struct {
 		Door door.Door
 		Name string
@@ -43,6 +45,11 @@ func run(how string) error {
 	if err != nil {
 		return err
 	}
+	defer func() { // else a key that is being removed stays for the rest of the TTL
+		bounded, cancel := context.WithTimeout(context.Background(), holder.TTL)
+		defer cancel()
+		err = errors.Join(err, mu.Close(bounded))
+	}()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := mu.Lock(ctx); err != nil {
