@@ -9,6 +9,9 @@
 //   - a Lock or TryLock of a Mutex whose error is ignored or only logged, if something runs then;
 //   - a goroutine with the context of such a function, which does not wait for it;
 //   - a TryLock, or another try, that a loop repeats without a pause;
+//   - a range over WatchHolder, or another sequence of the library that yields errors, that takes
+//     one value or none: the error is dropped, and the loop ends as if its context had. An
+//     assignment to _ says that it is meant;
 //   - an option that gets a bare number, such as WithTTL(30): its unit is forgotten;
 //   - a call that takes a context while a lock is held whose context nothing asks for: the call
 //     goes on if the lock is lost. A function that asks for Token, Key, IsOwner or Status protects
@@ -18,8 +21,10 @@
 //   - with the flag lost, an Unlock whose error is dropped: that error alone tells a program that
 //     does not ask for the context that the lock was lost. An assignment to _ says that it is
 //     meant;
-//   - with the flag guess, a Session or Mutex that a function makes and never closes, and SQL in
-//     such a function of Do that no token protects. Both may be right.
+//   - with the flag guess, a Session or Mutex that a function makes and never closes, SQL in such a
+//     function of Do that no token protects, and a Do or a Lock with WithMinHold and without
+//     WithAcquireTimeout, which waits until the time is over and then works again. Each may be
+//     right.
 //
 // Otherwise it reports what it is sure of. It follows a variable or a field within a function;
 // whatever is passed on, returned or kept somewhere may be unlocked there. A function with a
@@ -59,7 +64,7 @@ func New(lost bool) *analysis.Analyzer {
 	}
 	a.Flags.BoolVar(&lost, "lost", lost, "also report an Unlock whose error is dropped")
 	a.Flags.BoolVar(&guess, "guess", guess,
-		"also report a Session that is never closed, and SQL in Do that goes without a token")
+		"also report a Session that is never closed, SQL in Do without a token, and Do with WithMinHold")
 	a.Run = func(pass *analysis.Pass) (any, error) {
 		run(pass, lost, guess)
 		return nil, nil
@@ -82,6 +87,7 @@ func run(pass *analysis.Pass, lost, guess bool) {
 	nodes := []ast.Node{
 		(*ast.FuncDecl)(nil), (*ast.FuncLit)(nil), (*ast.CallExpr)(nil), (*ast.ExprStmt)(nil),
 		(*ast.DeferStmt)(nil), (*ast.GoStmt)(nil), (*ast.BlockStmt)(nil), (*ast.ForStmt)(nil),
+		(*ast.RangeStmt)(nil),
 	}
 	in.WithStack(nodes, func(n ast.Node, push bool, stack []ast.Node) bool {
 		if !push || inTest(pass, stack) {
@@ -94,6 +100,7 @@ func run(pass *analysis.Pass, lost, guess bool) {
 				checkHolds(f, asked)
 				if guess {
 					checkOpen(f)
+					checkAgain(f)
 				}
 			}
 		case *ast.FuncLit:
@@ -106,6 +113,8 @@ func run(pass *analysis.Pass, lost, guess bool) {
 			checkIgnored(pass, n)
 		case *ast.ForStmt:
 			checkSpin(pass, n)
+		case *ast.RangeStmt:
+			checkRange(pass, n)
 		case *ast.ExprStmt:
 			if call, ok := ast.Unparen(n.X).(*ast.CallExpr); ok && lost {
 				checkDropped(pass, call)

@@ -31,7 +31,7 @@ func checkOpen(f *function) {
 		})
 		if kept {
 			f.ReportRangef(call, "%s is never closed: each call of this function leaves one behind, with "+
-				"its lease and its goroutines", of)
+				"its lease and its goroutines, for two TTLs", of)
 		}
 	}
 }
@@ -76,4 +76,55 @@ func executes(info *types.Info, call *ast.CallExpr) bool {
 	}
 	of := f.Signature().Recv()
 	return of != nil && isNamed(of.Type(), "database/sql", "DB", "Tx", "Conn", "Stmt")
+}
+
+// checkAgain reports a call of a function that waits for a name that WithMinHold keeps taken: in a
+// job that is to run once in a period it runs once on each machine, one after the other. It looks
+// at the options of the call, and at those of a Mutex that the function itself makes.
+func checkAgain(f *function) {
+	var kept []path
+	for n := range ast.Preorder(f.body) {
+		switch n := n.(type) {
+		case *ast.AssignStmt:
+			if len(n.Rhs) == 1 && keepsTaken(f.TypesInfo, n.Rhs[0]) {
+				kept = append(kept, pathOf(f.TypesInfo, n.Lhs[0]))
+			}
+		case *ast.CallExpr:
+			name := method(f.TypesInfo, n)
+			if name != "Do" && name != "Lock" {
+				continue
+			}
+			var of path
+			if call, ok := ast.Unparen(n.Fun).(*ast.SelectorExpr); ok {
+				of = pathOf(f.TypesInfo, call.X)
+			}
+			if keepsTaken(f.TypesInfo, n) || of != nil && slices.ContainsFunc(kept, of.is) {
+				f.ReportRangef(n, "%s waits until the time of WithMinHold is over, and then goes on: for a "+
+					"job that is to run once, use Try%s", name, name)
+			}
+		}
+	}
+}
+
+// keepsTaken reports whether a call is given WithMinHold, and nothing that bounds a wait.
+func keepsTaken(info *types.Info, x ast.Expr) (keeps bool) {
+	call, ok := ast.Unparen(x).(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	for _, arg := range call.Args {
+		option, ok := ast.Unparen(arg).(*ast.CallExpr)
+		if !ok {
+			continue
+		}
+		f := typeutil.StaticCallee(info, option)
+		if f == nil || f.Pkg() == nil || f.Pkg().Path() != library {
+			continue
+		}
+		if f.Name() == "WithAcquireTimeout" {
+			return false
+		}
+		keeps = keeps || f.Name() == "WithMinHold"
+	}
+	return keeps
 }

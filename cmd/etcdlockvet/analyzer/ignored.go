@@ -17,8 +17,7 @@ func locksWithError(info *types.Info, n ast.Node) bool {
 	}
 	switch method(info, call) {
 	case "Lock", "TryLock":
-		t := info.TypeOf(call)
-		return t != nil && types.Identical(t, types.Universe.Lookup("error").Type())
+		return isErrorType(info.TypeOf(call))
 	}
 	return false
 }
@@ -95,4 +94,25 @@ func logs(info *types.Info, call *ast.CallExpr) bool {
 		return !strings.HasPrefix(f.Name(), "Fatal") && !strings.HasPrefix(f.Name(), "Panic")
 	}
 	return false
+}
+
+// checkRange reports a range over a sequence of the library's values and errors that takes no
+// error: a range that takes one value compiles, and no compiler or linter misses the other one.
+func checkRange(pass *analysis.Pass, loop *ast.RangeStmt) {
+	if loop.Value != nil {
+		return
+	}
+	of, ok := types.Unalias(pass.TypesInfo.TypeOf(loop.X)).(*types.Named)
+	if !ok || !isNamed(of, "iter", "Seq2") || !isErrorType(of.TypeArgs().At(1)) {
+		return
+	}
+	value, ok := types.Unalias(of.TypeArgs().At(0)).(*types.Named)
+	if ok && value.Obj().Pkg() != nil && value.Obj().Pkg().Path() == library {
+		pass.ReportRangef(loop.X, "this range drops the error of the sequence: range over both values")
+	}
+}
+
+// isErrorType reports whether t is error.
+func isErrorType(t types.Type) bool {
+	return t != nil && types.Identical(t, types.Universe.Lookup("error").Type())
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"time"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -103,4 +104,47 @@ func mutexRight3(client any, all map[string]*etcdlock.Mutex) error {
 	mu, err := etcdlock.New(client, "name")
 	all["name"] = mu
 	return err
+}
+
+// A job that is to run once in a period waits, and runs again.
+
+func againWrong(ctx context.Context, s *etcdlock.Session) error {
+	return s.Do(ctx, "job", work, etcdlock.WithMinHold(time.Minute)) // want `use TryDo`
+}
+
+func againWrong2(ctx context.Context, s *etcdlock.Session) error {
+	mu, err := s.Mutex("job", etcdlock.WithMinHold(time.Minute))
+	if err != nil {
+		return err
+	}
+	if err := mu.Lock(ctx); err != nil { // want `use TryLock`
+		return err
+	}
+	defer mu.Unlock(ctx)
+	return work(mu.Context(ctx))
+}
+
+func againRight1(ctx context.Context, s *etcdlock.Session) error {
+	return s.TryDo(ctx, "job", work, etcdlock.WithMinHold(time.Minute))
+}
+
+func againRight2(ctx context.Context, s *etcdlock.Session) error {
+	mu, err := s.Mutex("job", etcdlock.WithMinHold(time.Minute))
+	if err != nil {
+		return err
+	}
+	return mu.TryDo(ctx, work)
+}
+
+func againRight3(ctx context.Context, s *etcdlock.Session) error {
+	return s.Do(ctx, "job", work, etcdlock.WithMinHold(time.Minute),
+		etcdlock.WithAcquireTimeout(time.Second))
+}
+
+func againRight4(ctx context.Context, s *etcdlock.Session) error {
+	mu, err := s.Mutex("job", etcdlock.WithMinHold(time.Minute))
+	if err != nil {
+		return err
+	}
+	return mu.Lead(ctx, work) // each leader leads for a minute at least
 }

@@ -4,6 +4,7 @@ package mistakes
 import (
 	"context"
 	"errors"
+	"iter"
 	"log"
 	"sync"
 	"time"
@@ -500,6 +501,55 @@ func derivedRight3(ctx context.Context, mu, other *etcdlock.Mutex) error {
 		defer cancel()
 		return other.Unlock(after)
 	})
+}
+
+// A range over WatchHolder takes one value, or none, and drops the error.
+
+func rangeWrong(ctx context.Context, client any) (owner string) {
+	for holder := range etcdlock.WatchHolder(ctx, client, "name") { // want `drops the error`
+		owner = holder.Owner
+	}
+	return owner
+}
+
+func rangeWrong2(ctx context.Context, client any) {
+	changes := etcdlock.WatchHolder(ctx, client, "name")
+	for range changes { // want `drops the error`
+		quick()
+	}
+}
+
+func rangeRight1(ctx context.Context, client any) (owner string, err error) {
+	for holder, err := range etcdlock.WatchHolder(ctx, client, "name") {
+		if err != nil {
+			return "", err
+		}
+		owner = holder.Owner
+	}
+	return owner, ctx.Err()
+}
+
+func rangeRight2(ctx context.Context, client any) (owner string) {
+	for holder, _ := range etcdlock.WatchHolder(ctx, client, "name") {
+		owner = holder.Owner
+	}
+	return owner
+}
+
+func rangeRight3(holders []etcdlock.Contender) (owner string) {
+	for i := range holders {
+		owner = holders[i].Owner
+	}
+	return owner
+}
+
+func rangeRight4(holders iter.Seq2[int, etcdlock.Contender], errs iter.Seq2[int, error]) {
+	for range holders {
+		quick()
+	}
+	for i := range errs {
+		log.Println(i)
+	}
 }
 
 // A duration is a bare number.

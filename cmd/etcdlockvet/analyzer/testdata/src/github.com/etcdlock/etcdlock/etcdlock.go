@@ -3,6 +3,7 @@ package etcdlock
 
 import (
 	"context"
+	"iter"
 	"time"
 )
 
@@ -16,7 +17,8 @@ type (
 
 	SessionOption interface{ sessionOption() }
 
-	Status struct{ Held bool }
+	Status    struct{ Held bool }
+	Contender struct{ Owner string }
 )
 
 var ErrLocked, ErrLost error
@@ -26,6 +28,11 @@ func NewSession(client any, opts ...SessionOption) (*Session, error)     { retur
 func TokenFrom(ctx context.Context) (token int64, ok bool)               { return 0, false }
 func WithTTL(d time.Duration) SessionOption                              { return nil }
 func WithMaxHold(d time.Duration) Option                                 { return nil }
+func WithMinHold(d time.Duration) Option                                 { return nil }
+func WithAcquireTimeout(d time.Duration) Option                          { return nil }
+func WatchHolder(ctx context.Context, client any, name string) iter.Seq2[Contender, error] {
+	return nil
+}
 
 func (m *Mutex) Lock(ctx context.Context) error    { return nil }
 func (m *Mutex) TryLock(ctx context.Context) error { return nil }
@@ -64,6 +71,11 @@ func (s *Session) TryLock(ctx context.Context, name string, opts ...Option) (*Ho
 }
 func (s *Session) LockAll(ctx context.Context, names ...string) (*Hold, error) { return nil, nil }
 func (s *Session) Do(
+	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
+) error {
+	return nil
+}
+func (s *Session) TryDo(
 	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
 ) error {
 	return nil
