@@ -14,9 +14,9 @@ import (
 //
 //	err := session.Do(ctx, name, fn) // or h, err := session.Lock(ctx, name), then h.Unlock(ctx)
 //
-// Use one Session for many names: they then cost one lease, one renewal per third of the TTL, and
-// one watch for each name that is held for more than a second, if the Session holds at most a
-// hundred. They also share one fate: if the lease is lost, all of them are.
+// Use one Session for many names: they then cost one lease with its renewals, and, if it holds at
+// most a hundred, one watch for each that is held for more than a second. If the lease is lost, all
+// of them are.
 //
 // A Session replaces a lost lease for the next acquisition. When nothing was held or waited for
 // during two TTLs it gives the lease back by itself and has no goroutine until it is used again.
@@ -29,6 +29,9 @@ type Session struct {
 
 // NewSession returns a Session. It validates the options and does no I/O: the lease is granted when
 // it is first needed. Options for a Mutex are defaults for the Mutexes of the Session.
+//
+// Close it before the process ends. Otherwise a key that it holds, or is removing, blocks others
+// for up to the TTL.
 func NewSession(client *clientv3.Client, opts ...SessionOption) (*Session, error) {
 	s, err := openSession(client, forSession, opts)
 	if err != nil {
@@ -37,9 +40,11 @@ func NewSession(client *clientv3.Client, opts ...SessionOption) (*Session, error
 	return &Session{engine: s}, nil
 }
 
-// Lease returns the lease that the next hold will be bound to. It is clientv3.NoLease before the
-// first use, after Close and while a lost lease is not replaced yet. Do not attach your own keys:
-// they go when the Session gives the lease up, because it is in doubt or was not used for two TTLs.
+// Lease returns the lease that the next hold will have. It is clientv3.NoLease before the first
+// use, after Close, and when the lease was lost, is in doubt, or was not used for two TTLs. The
+// next use then gets another one. A hold keeps the one with which it began.
+//
+// Do not renew or revoke it, and attach no keys of your own: they go with it.
 func (s *Session) Lease() clientv3.LeaseID {
 	if s.check() != nil {
 		return clientv3.NoLease
@@ -47,7 +52,8 @@ func (s *Session) Lease() clientv3.LeaseID {
 	return s.engine.Lease()
 }
 
-// Mutex returns a Mutex for name on the Session's lease. It does no I/O.
+// Mutex returns a Mutex for name on the Session's lease. It does no I/O. The Mutex needs no Close:
+// the Session's ends what it holds.
 func (s *Session) Mutex(name string, opts ...Option) (*Mutex, error) {
 	return s.newMutex(name, forMutex, opts)
 }
@@ -113,8 +119,7 @@ func (s *Session) configured(name string, of use, opts []Option) (*hold.Config, 
 // Lock waits in line until it holds the lock name, as [Mutex.Lock] does. After nil the caller holds
 // it until it calls Unlock on the Hold; nothing has to be closed.
 //
-// It is for names that come with the work. It costs as much as the Lock of a Mutex that is used
-// again, and has the same errors.
+// It is for names that come with the work, and costs as much as a Mutex that is used again.
 func (s *Session) Lock(ctx context.Context, name string, opts ...Option) (*Hold, error) {
 	return s.lock(ctx, name, opts, hold.Request{})
 }

@@ -41,8 +41,8 @@ func (*noCopy) Lock() {}
 // Unlock does nothing.
 func (*noCopy) Unlock() {}
 
-// NewMutex returns a Mutex for name with a lease of its own, as [NewSession] and [Session.Mutex]
-// would make it. It validates name and options and does no I/O: the first Lock gets the lease.
+// NewMutex returns a Mutex for name with a lease of its own. It validates name and options and does
+// no I/O: the first Lock gets the lease. Close it at the end, as a Session.
 func NewMutex(client *clientv3.Client, name string, opts ...SessionOption) (*Mutex, error) {
 	return newAlone(client, name, forMutex, opts)
 }
@@ -181,8 +181,8 @@ func (m *Mutex) do(
 }
 
 // Lead calls fn each time this process holds the lock, again and again until ctx ends. Of all
-// processes that call Lead for a name one is the leader at a time, and another takes over when the
-// leader ends, loses the lock, or dies.
+// processes that call Lead for a name one leads at a time. Another takes over when it ends, loses
+// the lock, or dies.
 //
 // fn gets a context that ends with the hold (see [Mutex.Context]). Lead releases the lock only
 // after fn has returned: a leader that was asked to end, by ctx or by a [Recall], has no successor
@@ -190,10 +190,10 @@ func (m *Mutex) do(
 // before that. Then Lead queues anew, behind all waiters, after a pause: about 100 ms, doubled up
 // to 30 s each time that fn returns within the granted TTL, and 100 ms again after a longer term.
 //
-// An error of fn does not end Lead, nor does a loss of the lock: both go to the logger and to
-// Trace.Led. So does a panic of fn, with its stack. If fn calls runtime.Goexit the lock is
-// released, and Lead is over with its goroutine. To end Lead, fn returns [ErrStopLeading], or an
-// error that wraps it.
+// An error of fn does not end Lead, nor does a panic, or a loss of the lock. [WithLogger] and
+// Trace.Led report each, a panic with its stack: without them a fn that always fails is called
+// again in silence. To end Lead, fn returns [ErrStopLeading], or an error that wraps it. If fn
+// calls runtime.Goexit the lock is released, and Lead is over with its goroutine.
 //
 // Lead always returns an error, and holds nothing then. (A release may go on in the background.)
 // The error is, by errors.Is,
@@ -505,8 +505,8 @@ type RWMutex struct {
 }
 
 // NewRWMutex returns an RWMutex for name with a lease of its own. It validates name and options and
-// does no I/O. It takes the options of [NewMutex]; [WithHandoff] and [WithLinger] are for its
-// writers.
+// does no I/O. Close it at the end. It takes the options of [NewMutex]; [WithHandoff] and
+// [WithLinger] are for its writers.
 func NewRWMutex(client *clientv3.Client, name string, opts ...SessionOption) (*RWMutex, error) {
 	m, err := newAlone(client, name, forRWMutex, opts)
 	if err != nil {
@@ -609,8 +609,8 @@ type Semaphore struct {
 }
 
 // NewSemaphore returns a Semaphore for name with a lease of its own. It validates name, limit (1 to
-// 65,535) and options and does no I/O. It takes the options of [NewMutex], but refuses
-// [WithHandoff], [WithLinger], [WithMinHold] and [WithReentrancy].
+// 65,535) and options and does no I/O. Close it at the end. It takes the options of [NewMutex], but
+// refuses [WithHandoff], [WithLinger], [WithMinHold] and [WithReentrancy].
 func NewSemaphore(
 	client *clientv3.Client, name string, limit int, opts ...SessionOption,
 ) (*Semaphore, error) {

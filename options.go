@@ -172,8 +172,7 @@ func WithRestoreDelay(d time.Duration) SessionOption {
 	})
 }
 
-// WithOwner sets the label that other contenders and operators see. The default is the host name
-// and the process ID, "host:pid".
+// WithOwner sets the label that other contenders and operators see. The default is "host:pid".
 func WithOwner(label string) Option {
 	return option("WithOwner", 0, func(c *hold.Config) error {
 		c.Owner = label
@@ -191,8 +190,8 @@ func WithOwner(label string) Option {
 }
 
 // WithInfo sets a text that is stored with the key, for other programs to read as Contender.Info:
-// an address, a version. It is valid UTF-8 of at most 1 KiB. The default is none. [Mutex.SetInfo]
-// and [Hold.SetInfo] change it for one hold.
+// an address, a version. It is valid UTF-8 of at most 1 KiB. [Mutex.SetInfo] and [Hold.SetInfo]
+// change it for one hold.
 func WithInfo(info string) Option {
 	return option("WithInfo", 0, func(c *hold.Config) error {
 		c.Info = info
@@ -213,9 +212,9 @@ func checkInfo(to, info string) error {
 // its own Unlock; the last Unlock releases. It is part of the hold around it, with the options of
 // that: a WithMaxHold or WithRecall of its own does not count.
 //
-// In the same way RLock nests in a read. Lock never nests in a read, nor RLock in a write. As a
-// default of a Session it counts for its Mutexes, its RWMutexes, and [Session.Lock] and its like.
-// It does not count for [Session.LockAll] and for Semaphores, for which it is an error.
+// In the same way RLock nests in a read. As a default of a Session it counts for its Mutexes, its
+// RWMutexes, and [Session.Lock] and its like. It does not count for [Session.LockAll] and for
+// Semaphores, for which it is an error.
 func WithReentrancy() Option {
 	return option("WithReentrancy", forSemaphore, func(c *hold.Config) error {
 		c.Reentrant = true
@@ -341,8 +340,6 @@ func WithRecall(most time.Duration) Option {
 //
 // The wait does not depend on the requests: they are sent in the background, end with the wait and
 // with Close, and a failure is logged at Warn. An r that [Recall] refuses is an invalid value.
-//
-// docs/how-it-works.md has more.
 func WithAsk(r RecallRequest) Option {
 	return option("WithAsk", 0, func(c *hold.Config) error {
 		request, err := r.line(uuid.NewString())
@@ -355,10 +352,10 @@ func WithAsk(r RecallRequest) Option {
 }
 
 // WithLogger sets where the library reports what may need attention. The default is silence. At
-// Info: a wait that lasts, with its holder, after 30 s and each time it has doubled. At
-// Warn: an etcd that does not answer, losses, late renewals, releases and removals that etcd does
-// not confirm, and late requests that had to be undone. At Debug: leases that begin and end. Like
-// the hooks of a [Trace], a handler that blocks does not hold up a lock.
+// Info: a wait that lasts, with its holder, after 30 s and each time it has doubled. At Warn: an
+// etcd that does not answer, losses, failures of Lead's function, late renewals, releases and
+// removals that etcd does not confirm, and late requests that had to be undone. At Debug: leases
+// that begin and end. Like the hooks of a [Trace], a handler that blocks does not hold up a lock.
 func WithLogger(l *slog.Logger) Option {
 	return option("WithLogger", 0, func(c *hold.Config) error {
 		c.Logger = l
@@ -369,8 +366,7 @@ func WithLogger(l *slog.Logger) Option {
 	})
 }
 
-// WithTrace sets hooks that are called as things happen; see [Trace]. Hooks that t gets later do
-// not count.
+// WithTrace sets the hooks of t; see [Trace]. Hooks that t gets later do not count.
 func WithTrace(t *Trace) Option {
 	return option("WithTrace", 0, func(c *hold.Config) error {
 		if t == nil {

@@ -42,7 +42,7 @@ type Contender struct {
 	// process that unlocked it. It is zero while the hold goes on, and for a waiter.
 	Until time.Time
 	Mode  Mode // how it holds the lock, or will hold it
-	// Holds reports whether it held the lock at that time. Several may.
+	// Holds reports whether it held the lock at that time.
 	Holds bool
 	Info  string // see WithInfo, and Mutex.SetInfo
 	// Self reports whether Key is of a Session of this process, and has not outlasted its hold.
@@ -90,8 +90,16 @@ func (c Contender) label() string {
 }
 
 // WatchHolder yields the holder of the lock name now, and then the holder after each change. While
-// there is no holder it yields the zero Contender. It is for programs that follow a leader:
-// proxies, dashboards.
+// there is no holder it yields the zero Contender.
+//
+//	for holder, err := range etcdlock.WatchHolder(ctx, client, name) {
+//		if err != nil {
+//			return err // the loop is over
+//		}
+//		follow(holder)
+//	}
+//
+// A range over one value compiles, and drops the error: the loop then ends as if ctx had.
 //
 // Of several holders (readers, or permits) it yields the first in line. A holder that changes its
 // Info is yielded again, and so is one whose hold is over while the name stays taken
@@ -107,8 +115,8 @@ func (c Contender) label() string {
 // begun, the client may keep that stream open until its next watch. The sequence may be used any
 // number of times, also at once.
 //
-// It needs a whole client, not only a KV. It writes nothing. At rest it costs a watch, and each 1.5
-// s a transaction that returns next to nothing; a change costs a read of a few keys.
+// It writes nothing. At rest it costs a watch, and each 1.5 s a transaction that returns next to
+// nothing; a change costs a read of a few keys.
 func WatchHolder(
 	ctx context.Context, client *clientv3.Client, name string,
 ) iter.Seq2[Contender, error] {
@@ -168,7 +176,7 @@ func firstOf(name string, seen *follow.Snapshot) Contender {
 
 // Contenders returns all holders and waiters of the lock name, in the order of the line. The first
 // one holds, and so do others whose Holds is true: readers, or permits. It is one linearizable
-// read, writes nothing, and works with any KV that sees the same keys as the lock's client.
+// read, and works with any KV that sees the same keys as the lock's client.
 func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "contenders of", name); err != nil {
 		return nil, err
@@ -191,7 +199,7 @@ func Contenders(ctx context.Context, kv clientv3.KV, name string) ([]Contender, 
 
 // Holders returns all holders of every lock whose name begins with prefix, sorted by name, and by
 // token where several hold. prefix is a plain string, and may be empty for all. It is one
-// linearizable read of all keys that begin with prefix, and writes nothing.
+// linearizable read of all these keys.
 func Holders(ctx context.Context, kv clientv3.KV, prefix string) ([]Contender, error) {
 	if err := checkAdmin(ctx, kv, "holders below", prefix); err != nil {
 		return nil, err

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -128,6 +131,101 @@ func TestAnIdleLeaseIsGivenBackAfterTwoTTLsAndReplacedOnUse(t *testing.T) {
 		require.Len(t, etcd.Calls(fake.Grant), 3)
 		require.NotEqual(t, used[0], used[1])
 		require.NotEqual(t, used[1], used[2])
+	})
+}
+
+// A hold is lost with its lease, or goes on where the lease gets no new holds, as a key on it is not
+// removed: then the next hold has another lease.
+func TestTheLeaseIsThatOfTheNextHold(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const none = clientv3.LeaseID(clientv3.NoLease)
+		s := tests.SessionOf(t, etcd, "a")
+		mu := contract.MutexOf(t, s, "n")
+		leaseOf := func(mu *etcdlock.Mutex) clientv3.LeaseID {
+			return tests.PlaceOf(t, etcd, mu.Name(), 0).Lease
+		}
+		tests.LockWithin(t, mu, time.Second)
+		first := s.Lease()
+		require.Equal(t, leaseOf(mu), first)
+
+		etcd.RevokeLease(first)
+		time.Sleep(tests.TTL)
+		require.Equal(t, none, s.Lease(), "lost")
+		require.ErrorIs(t, mu.Unlock(context.Background()), etcdlock.ErrLost)
+		tests.LockWithin(t, mu, time.Second)
+		second := s.Lease()
+		require.NotEqual(t, first, second)
+		require.Equal(t, leaseOf(mu), second)
+
+		other := contract.MutexOf(t, tests.SessionOf(t, etcd, "b"), "other")
+		tests.LockWithin(t, other, time.Second)
+		etcd.Intercept(tests.FromNth(2, fake.Txn, fake.Effect{Drop: true})) // after the put
+		require.ErrorIs(t, contract.MutexOf(t, s, "other").Lock(tests.Within(t, time.Second)),
+			context.DeadlineExceeded)
+		time.Sleep(tests.TTL)
+		require.Equal(t, none, s.Lease(), "in doubt")
+		require.Equal(t, second, leaseOf(mu))
+		etcd.Intercept(nil)
+		third := contract.MutexOf(t, s, "third")
+		tests.LockWithin(t, third, time.Second)
+		require.NotEqual(t, second, s.Lease())
+		require.Equal(t, leaseOf(third), s.Lease())
+		require.Equal(t, second, leaseOf(mu), "the hold keeps its lease")
+		tests.RequireWhole(t, mu)
+
+		require.NoError(t, s.Close(context.Background()))
+		require.Equal(t, none, s.Lease(), "closed")
+	})
+}
+
+// A lock of a Session needs no Close: nothing keeps one that is not held. A Session should be closed,
+// but one that is forgotten is gone two TTLs later.
+func TestWhatIsForgottenIsGone(t *testing.T) {
+	ctx := context.Background()
+	used := func(t *testing.T, s *etcdlock.Session, opts ...etcdlock.Option) {
+		mu, err := s.Mutex("n", opts...)
+		require.NoError(t, err)
+		require.NoError(t, mu.Lock(ctx))
+		require.NoError(t, mu.Unlock(ctx))
+		rw, err := s.RWMutex("n", opts...)
+		require.NoError(t, err)
+		h, err := rw.RLock(ctx)
+		require.NoError(t, err)
+		require.NoError(t, h.Unlock(ctx))
+		sem, err := s.Semaphore("n", 2, opts...)
+		require.NoError(t, err)
+		h, err = sem.Acquire(ctx, 1)
+		require.NoError(t, err)
+		require.NoError(t, h.Unlock(ctx))
+	}
+	logger := func() *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
+	isGone := func(kept weak.Pointer[slog.Logger]) bool { // what has it as an option is gone
+		runtime.GC()
+		return kept.Value() == nil
+	}
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		s := tests.SessionOf(t, etcd, "a")
+		of := func() weak.Pointer[slog.Logger] {
+			own := logger()
+			used(t, s, etcdlock.WithLogger(own))
+			return weak.Make(own)
+		}()
+		synctest.Wait()
+		require.True(t, isGone(of), "a lock of the Session")
+		tests.LockWithin(t, contract.MutexOf(t, s, "another"), time.Second)
+
+		of = func() weak.Pointer[slog.Logger] {
+			own := logger()
+			forgotten, err := etcdlock.NewSession(etcd.Client("b"), etcdlock.WithTTL(tests.TTL),
+				etcdlock.WithLogger(own))
+			require.NoError(t, err)
+			used(t, forgotten)
+			return weak.Make(own)
+		}()
+		require.False(t, isGone(of), "it has a lease")
+		time.Sleep(3 * tests.TTL)
+		require.True(t, isGone(of), "a Session")
+		require.Equal(t, []clientv3.LeaseID{s.Lease()}, etcd.Leases())
 	})
 }
 
