@@ -134,8 +134,8 @@ func TestAnIdleLeaseIsGivenBackAfterTwoTTLsAndReplacedOnUse(t *testing.T) {
 	})
 }
 
-// A hold is lost with its lease, or goes on where the lease gets no new holds, as a key on it is not
-// removed: then the next hold has another lease.
+// A hold is lost with its lease, or goes on where the lease gets no new holds, as a key on it is
+// not removed: then the next hold has another lease.
 func TestTheLeaseIsThatOfTheNextHold(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
 		const none = clientv3.LeaseID(clientv3.NoLease)
@@ -178,8 +178,8 @@ func TestTheLeaseIsThatOfTheNextHold(t *testing.T) {
 	})
 }
 
-// A lock of a Session needs no Close: nothing keeps one that is not held. A Session should be closed,
-// but one that is forgotten is gone two TTLs later.
+// A lock of a Session needs no Close: nothing keeps one that is not held. A Session should be
+// closed, but one that is forgotten is gone two TTLs later.
 func TestWhatIsForgottenIsGone(t *testing.T) {
 	ctx := context.Background()
 	used := func(t *testing.T, s *etcdlock.Session, opts ...etcdlock.Option) {
