@@ -81,6 +81,8 @@ const (
 // (Do not send it in a caller's context: its deadline would end all parts.
 // TestAPartThatLeavesTakesNobodyAlong.)
 //
+// The looks of a client have a combiner of their own: see Newest.
+//
 // (Do not keep the client in it. What the Sessions of a client share lives as long as the client,
 // which would then live for ever. TestAClientIsForgottenWithItsSessions.)
 type combiner struct {
@@ -108,14 +110,19 @@ func hasToken(client *clientv3.Client) bool {
 // has let nested transactions past its permissions, and would refuse all for one.
 func combinerOf(client *clientv3.Client) *combiner {
 	return attempt.SharedBy(&combiners, client, func() *combiner {
-		b := &combiner{most: mostParts, pace: pace{few: fewUnderWay}}
-		b.late = time.AfterFunc(time.Hour, b.send) // not before b.late is set, however slow that is
-		b.late.Stop()
+		b := newCombiner(pace{few: fewUnderWay})
 		if client.Username != "" || hasToken(client) {
 			b.most = 1
 		}
 		return b
 	})
+}
+
+func newCombiner(p pace) *combiner {
+	b := &combiner{most: mostParts, pace: p}
+	b.late = time.AfterFunc(time.Hour, b.send) // not before b.late is set, however slow that is
+	b.late.Stop()
+	return b
 }
 
 // A combined is a transaction of several parts. It waits, is under way, and is sent: until then its
@@ -145,9 +152,10 @@ type part struct {
 	of   *combined
 
 	// Set before of.done is closed.
-	sent sending
-	read Reading
-	err  error
+	sent  sending
+	read  Reading
+	err   error
+	alone bool // the answer does not tell it: it is to be sent alone
 }
 
 // ask sends a Request of a Conn once, as Conn.Ask does.
@@ -165,7 +173,10 @@ func (b *combiner) ask(ctx context.Context, c *Conn, r Request) (Reading, error)
 		b.leave(p)
 		return Reading{}, ctx.Err()
 	}
-	if !p.of.refused {
+	switch {
+	case p.alone:
+		return c.Ask(ctx, r)
+	case !p.of.refused:
 		return c.judge(p.read, p.err, p.sent)
 	}
 	read, err := c.Ask(ctx, r)
@@ -193,7 +204,7 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, count
 		next.ctx, next.end = context.WithCancel(context.Background())
 		b.waiting = next
 		if b.gathers == 0 {
-			b.late.Reset(longestWait)
+			b.late.Reset(b.pace.wait())
 		}
 	case slices.ContainsFunc(next.parts, func(p *part) bool {
 		return p.r.Name == r.Name && (p.r.puts() || r.puts())
@@ -204,7 +215,8 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, count
 	next.parts = append(next.parts, p)
 	next.waits++
 	n := len(next.parts)
-	if n >= b.most || n >= manyParts && b.under < 2 || b.gathers > 0 && n >= b.gathers && !b.carries {
+	goes := n >= manyParts && b.under < 2 && !b.pace.dear
+	if goes || n >= b.most || b.gathers > 0 && n >= b.gathers && !b.carries {
 		b.sendLocked()
 	}
 	return p, false
@@ -391,6 +403,15 @@ func (b *combiner) carryOne(of *combined) {
 		p.read.copies = call.asked.Load()
 		return
 	}
+	if b.pace.dear {
+		of.look(call)
+	} else {
+		b.transact(of, call)
+	}
+}
+
+// transact sends transactions as one.
+func (b *combiner) transact(of *combined, call *callContext) {
 	ops := make([]clientv3.Op, len(of.parts))
 	for i, p := range of.parts {
 		ops[i] = clientv3.OpTxn(p.r.If, p.r.Then, p.r.Else)
@@ -457,7 +478,9 @@ func (b *combiner) sentAlone(p *part, err error) {
 // request meets the others, and one that works while it holds delays no other.
 // (TestAPaceExpectsTheCallersThatComeBack.)
 type pace struct {
+	dear     bool          // what it sends costs etcd much, however many meet in it
 	few      int           // how many transactions may be under way before others wait
+	took     time.Duration // the last answer
 	patience time.Duration // for how long the callers that it answered are expected
 	until    time.Time     // the end of that time
 	out      int           // how many callers it answered
@@ -470,14 +493,22 @@ type pace struct {
 // lands notes that at now n callers are answered, by a request that took took.
 func (p *pace) lands(n int, took time.Duration, now time.Time) {
 	p.answered, p.came = p.answered/2+float64(p.out), p.came/2+float64(p.back)
-	p.out, p.back = n, 0
+	p.out, p.back, p.took = n, 0, took
 	p.few = 1
-	if took >= longestWait {
+	if took >= longestWait && !p.dear {
 		p.few = fewUnderWay
 	}
 	p.patience = min(took/2, mostPatience)
 	p.until = now.Add(p.patience)
 	p.expected = int(float64(n)*p.came/max(p.answered, 1) + 0.5)
+}
+
+// wait is how long what comes waits at most for others to be answered.
+func (p *pace) wait() time.Duration {
+	if p.dear {
+		return max(longestWait, min(p.took/2, longestShare))
+	}
+	return longestWait
 }
 
 // comes notes that a caller has come at now.

@@ -19,6 +19,7 @@ type Request struct {
 	opts []clientv3.OpOption
 
 	ticket.Txn // if there is no key
+	newest     // of a look that is shared
 
 	own bool // it is sent in the goroutine of its sender, and not apart
 }

@@ -1075,26 +1075,44 @@ var mutants = []mutant{
 	{
 		name:    "a part is judged by its neighbour's answer",
 		why:     "Another lock was free, and this one is taken for free.",
-		change:  in("etcd.combiner.carryOne").replace("_.Responses[i]", "resp.Responses[(i+1)%len(ops)]"),
+		change:  in("etcd.combiner.transact").replace("_.Responses[i]", "resp.Responses[(i+1)%len(ops)]"),
 		killers: []killer{core("etcd", "TestAPartIsJudgedByItsOwnAnswer")},
 	},
 	{
 		name:    "what etcd refuses of one part fails all",
 		why:     "The others' leases are alive, and nobody is ahead of them.",
-		change:  in("etcd.combiner.carryOne").never("attempt.IsAnswer(_)"),
+		change:  in("etcd.combiner.transact").never("attempt.IsAnswer(_)"),
 		killers: []killer{core("etcd", "TestOnlyTheGuiltyPartFails")},
 	},
 	{
 		name:    "only what etcd refuses for good is sent alone",
 		why:     "Where etcd has no space, releases meet puts again and again, and are refused with them.",
-		change:  in("etcd.combiner.carryOne").replace("attempt.IsAnswer(err)", "attempt.Settles(err)"),
+		change:  in("etcd.combiner.transact").replace("attempt.IsAnswer(err)", "attempt.Settles(err)"),
 		killers: []killer{core("etcd", "TestWithoutSpaceAReleaseFailsWithNoPut")},
 	},
 	{
 		name:    "what etcd answers with an error was not carried out",
 		why:     "The first refusal for want of space comes after the transaction was carried out. The part that is sent alone then finds its own key, and takes it for another's.",
-		change:  in("etcd.combiner.carryOne").replace("!attempt.NotApplied(err)", "false"),
+		change:  in("etcd.combiner.transact").replace("!attempt.NotApplied(err)", "false"),
 		killers: []killer{core("etcd", "TestAnAnswerThatDecidesNothingHoldsUpNoPart")},
+	},
+	{
+		name:    "a look that goes with others reads keys that came later",
+		why:     "They are the newest. But no contender waits for one that came after it: two that wait for each other wait for ever (rule 4).",
+		change:  in("etcd.newest.of").replace("_.GetCreateRevision() > _.upTo", "false"),
+		killers: []killer{core("etcd", "TestLooksThatMeetReadOnce")},
+	},
+	{
+		name:    "a look that is far behind the others takes what they have read for all",
+		why:     "It has read something. But the keys right before it are not there, so it takes itself for the first (rule 1).",
+		change:  in("etcd.newest.of").never("int64(len(kvs)) < n.most && all.GetMore()"),
+		killers: []killer{core("etcd", "TestALookFarBehindTheOthersIsSentAlone")},
+	},
+	{
+		name:    "a look waits for a silent answer as for a slow one",
+		why:     "The last answer took long. But this one may never come, and each look would wait for half as long as the longest one took (rule 13).",
+		change:  in("etcd.pace.wait").replace("longestShare", "time.Hour"),
+		killers: []killer{core("etcd", "TestALookWaitsForNoSilentAnswer")},
 	},
 	{
 		name:    "a part that is sent alone forgets that it may have been carried out before",

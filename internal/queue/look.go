@@ -147,7 +147,11 @@ func (c *Waiter) readAhead(
 			return read, at, err
 		}
 	}
-	read, err = c.readFor(ctx, p, request(), attempt.Backoff{})
+	all := request()
+	if most, keys := look.Keys(); keys {
+		all = etcd.Newest(p.Ticket.Name, p.Ticket.Rev(), most)
+	}
+	read, err = c.readFor(ctx, p, all, attempt.Backoff{})
 	return read, read.Header.GetRevision(), err
 }
 

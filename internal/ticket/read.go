@@ -89,6 +89,9 @@ type Look struct {
 // etcd takes a fifth of the time for them.
 func (t *Ticket) Look(keys bool) Look { return Look{t, t.few(), keys && t.Kind == line.Exclusive} }
 
+// Keys reports whether l reads only keys next, and how many.
+func (l *Look) Keys() (most int64, only bool) { return 1 + l.n, l.keys }
+
 // Ranges is what to read together next, for a reader's ticket: its own key, and what line.Before
 // asks for.
 func (l *Look) Ranges(opts ...clientv3.OpOption) []clientv3.Op {

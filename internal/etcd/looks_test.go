@@ -1,0 +1,192 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// lineOf puts keys below the name of a lock one after another, in no order of their names.
+func lineOf(t *testing.T, etcd *fake.Server, name string, keys int) (revs []int64) {
+	for i := range keys {
+		require.NoError(t, etcd.PutKey(fmt.Sprint(line.Prefix(name), (i*7919)%keys), 0))
+		revs = append(revs, etcd.Rev())
+	}
+	return revs
+}
+
+// sameRead requires that a look has read what it reads alone, now.
+func sameRead(t *testing.T, c *Conn, r Request, read Reading, err error) {
+	t.Helper()
+	require.NoError(t, err)
+	alone, err := c.Ask(t.Context(), r)
+	require.NoError(t, err)
+	text := func(read Reading) string {
+		all := read.Ranges[0]
+		return fmt.Sprint(all.GetKvs(), all.GetCount(), all.GetMore())
+	}
+	require.Equal(t, text(alone), text(read))
+	require.Equal(t, alone.Epoch, read.Epoch)
+	require.NotNil(t, read.Header)
+}
+
+// Looks that come while one is under way go as one request, with a range for each name. Each reads
+// what it would have read alone.
+func TestLooksThatMeetReadOnce(t *testing.T) {
+	for seed := range uint64(30) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			etcd := fake.NewServer()
+			c, _ := conn(t, etcd.Client("a"))
+			other, _ := conn(t, c.client)
+			names := []string{"n", "m", "n/below"}
+			revs := make(map[string][]int64)
+			for _, name := range names {
+				revs[name] = lineOf(t, etcd, name, 1+random.IntN(60))
+			}
+			for _, key := range etcd.Keys("") {
+				if random.IntN(5) == 0 {
+					etcd.DeleteKey(key)
+				}
+			}
+			etcd.Delay("a", time.Millisecond)
+			const looks = 25
+			requests, reads, errs := [looks]Request{}, [looks]Reading{}, [looks]error{}
+			var running sync.WaitGroup
+			for i := range looks {
+				name := names[random.IntN(len(names))]
+				at := revs[name][random.IntN(len(revs[name]))]
+				requests[i] = Newest(name, at, 1+random.Int64N(12))
+				from := []*Conn{c, other}[random.IntN(2)]
+				running.Go(func() {
+					reads[i], errs[i] = from.asks(requests[i])(t.Context(), false)
+				})
+				synctest.Wait()
+			}
+			running.Wait()
+			require.Len(t, etcd.Calls(fake.Range), 1, "the first one")
+			require.Len(t, etcd.Calls(fake.Txn), 1, "all others")
+			for i, r := range requests {
+				sameRead(t, c, r, reads[i], errs[i])
+			}
+		})
+	}
+}
+
+// A look that is far behind the others is sent alone: the keys before it are not among those that
+// all have read.
+func TestALookFarBehindTheOthersIsSentAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		c, _ := conn(t, etcd.Client("a"))
+		revs := lineOf(t, etcd, "n", mostShared+50)
+		etcd.Delay("a", time.Millisecond)
+		at := []int64{revs[9], revs[20], revs[30], revs[55], revs[59], revs[len(revs)-1]}
+		requests, reads, errs := make([]Request, len(at)), make([]Reading, len(at)), make([]error, len(at))
+		var running sync.WaitGroup
+		for i, at := range at {
+			requests[i] = Newest("n", at, 10)
+			running.Go(func() { reads[i], errs[i] = c.asks(requests[i])(t.Context(), false) })
+			synctest.Wait()
+		}
+		running.Wait()
+		// The shared one reads from revs[50] on: of those at 55 and 59 the latter has ten keys there.
+		require.Len(t, etcd.Calls(fake.Range), 1+3)
+		require.Len(t, etcd.Calls(fake.Txn), 1)
+		for i, r := range requests {
+			sameRead(t, c, r, reads[i], errs[i])
+		}
+	})
+}
+
+// A look is never answered by a read that was sent before it.
+func TestALookJoinsNoneThatIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		c, _ := conn(t, etcd.Client("a"))
+		lineOf(t, etcd, "n", 10)
+		etcd.Intercept(func(fake.Call) fake.Effect { return fake.Effect{DelayReply: time.Millisecond} })
+		var running sync.WaitGroup
+		for range 5 {
+			synctest.Wait() // what is under way has been carried out
+			require.NoError(t, etcd.PutKey(fmt.Sprint(line.Prefix("n"), "new", etcd.Rev()), 0))
+			at := etcd.Rev()
+			running.Go(func() {
+				read, err := c.asks(Newest("n", at, 3))(t.Context(), false)
+				require.NoError(t, err)
+				require.Equal(t, at, read.Ranges[0].Kvs[0].CreateRevision)
+			})
+		}
+		running.Wait()
+	})
+}
+
+// A silent answer is waited for by the look that was sent, and by no other for long.
+func TestALookWaitsForNoSilentAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		c, _ := conn(t, etcd.Client("a"))
+		revs := lineOf(t, etcd, "n", 10)
+		etcd.Intercept(func(call fake.Call) fake.Effect {
+			if call.Method == fake.Range && call.N == 1 {
+				return fake.Effect{Delay: time.Minute}
+			}
+			return fake.Effect{Drop: call.Method == fake.Range && call.N == 2}
+		})
+		request := Newest("n", revs[9], 3)
+		_, err := c.asks(request)(t.Context(), false)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var silent, running sync.WaitGroup
+		silent.Go(func() {
+			_, err := c.asks(request)(ctx, false)
+			require.ErrorIs(t, err, context.Canceled)
+		})
+		synctest.Wait()
+		for range 2 {
+			running.Go(func() {
+				began := time.Now()
+				read, err := c.asks(request)(t.Context(), false)
+				require.LessOrEqual(t, time.Since(began), longestShare)
+				sameRead(t, c, request, read, err)
+			})
+		}
+		running.Wait()
+		cancel()
+		silent.Wait()
+	})
+}
+
+// What etcd refuses for all is asked for by each alone.
+func TestALookIsRefusedAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		c, _ := conn(t, etcd.Client("a"))
+		revs := lineOf(t, etcd, "n", 10)
+		etcd.Intercept(func(call fake.Call) fake.Effect {
+			if call.Method == fake.Txn {
+				return fake.Effect{Before: rpctypes.ErrPermissionDenied}
+			}
+			return fake.Effect{Delay: time.Millisecond}
+		})
+		request := Newest("n", revs[9], 3)
+		var running sync.WaitGroup
+		for range 4 {
+			running.Go(func() {
+				read, err := c.asks(request)(t.Context(), false)
+				sameRead(t, c, request, read, err)
+			})
+		}
+		running.Wait()
+	})
+}
