@@ -191,6 +191,9 @@ var fleetRows = []sideRow{
 	{"bytes per hand-over with 16 / 64 / 256 / 1,000 / 2,000 Sessions", fleetCrowds, the("bytes")},
 	{"RPCs per hand-over", fleetCrowds, the("RPCs")},
 	{"hand-overs/s", fleetCrowds, the(perSecond)},
+	{"1,000 / 3,000 / 5,000 new Sessions over 20 clients: all in one line after", lineUps,
+		the(theTime)},
+	{"etcd's processor time for each", lineUps, the("server CPU")},
 	{"1,000 Sessions begin at once on one core: holds in 30 s, goroutines",
 		[]string{"fleet-start-1000"}, func(r rowRecord) string {
 			return fmt.Sprintf("%s, %s", digits(30*r.median(perSecond)), r.cell("goroutines"))
@@ -208,6 +211,8 @@ var fleetRows = []sideRow{
 
 var fleetCrowds = []string{"fleet-crowd-16", "fleet-crowd-64", "fleet-crowd-256",
 	"fleet-crowd-1000", "fleet-crowd-2000"}
+
+var lineUps = []string{"lineup-1000", "lineup-3000", "lineup-5000"}
 
 var fleetColumns = []sideColumn{{library, []string{library}}, {baseline, []string{baseline}}}
 

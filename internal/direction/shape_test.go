@@ -2,6 +2,8 @@ package direction
 
 import (
 	"go/ast"
+	"go/parser"
+	"go/token"
 	"go/types"
 	"maps"
 	"os"
@@ -66,6 +68,34 @@ func TestAKnotIsFound(t *testing.T) {
 	require.Equal(t, []string{"b", "c", "d"}, largestKnot(map[string][]string{
 		"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": {"b", "e"}, "e": {"f"}, "f": {"e"},
 	}))
+}
+
+// A function that is long does several things. The body of one has at most 40 lines; what is longer
+// stands in ARCHITECTURE.md with the reason.
+func TestAFunctionIsReadAtOnce(t *testing.T) {
+	const most = 40
+	lib, err := source.Load(t.Context(), filepath.Join("..", ".."))
+	require.NoError(t, err)
+	page, err := os.ReadFile(filepath.Join("..", "ARCHITECTURE.md"))
+	require.NoError(t, err)
+	functions := 0
+	for _, path := range lib.Files() {
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, d := range file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Body == nil {
+				continue
+			}
+			functions++
+			lines := fset.Position(f.Body.Rbrace).Line - fset.Position(f.Body.Lbrace).Line - 1
+			if lines > most && !strings.Contains(string(page), "more than 40 lines but `"+f.Name.Name+"`") {
+				assert.Fail(t, "a function is long", "%s of %s: %d lines", f.Name.Name, path, lines)
+			}
+		}
+	}
+	require.Greater(t, functions, 1000)
 }
 
 // The methods of a type stand in one file, or two.

@@ -28,11 +28,11 @@ type newest struct{ upTo, most int64 }
 //
 // etcd reads all keys below the name for that, which takes a millisecond for a thousand. So looks
 // of a client that meet go as one: while one is under way, those that come wait for its answer, or
-// for half of what the last one took. They read up to the latest of their revisions, and each gets
-// what it would have read alone, or is sent alone if the others were too far from it. So thousands
-// of Sessions that line up at once cost etcd no look each. (TestLooksThatMeetReadOnce.)
+// for half of what the last one took. They read up to the latest of their revisions. Each gets what
+// it would have read alone, or is sent alone if the others were too far from it. So thousands of
+// Sessions that line up at once cost etcd no look each. (TestLooksThatMeetReadOnce.)
 //
-// Invariant: what a look gets was read after it was asked for. It never joins one that is under way.
+// Invariant: what a look gets was read after it was asked for: it never joins one under way.
 func Newest(name string, upTo, most int64) Request {
 	r := Range(line.Prefix(name), newestKeys(upTo, most)...)
 	r.Name, r.newest = name, newest{upTo, most}

@@ -92,7 +92,8 @@ func TestALookFarBehindTheOthersIsSentAlone(t *testing.T) {
 		revs := lineOf(t, etcd, "n", mostShared+50)
 		etcd.Delay("a", time.Millisecond)
 		at := []int64{revs[9], revs[20], revs[30], revs[55], revs[59], revs[len(revs)-1]}
-		requests, reads, errs := make([]Request, len(at)), make([]Reading, len(at)), make([]error, len(at))
+		n := len(at)
+		requests, reads, errs := make([]Request, n), make([]Reading, n), make([]error, n)
 		var running sync.WaitGroup
 		for i, at := range at {
 			requests[i] = Newest("n", at, 10)

@@ -136,51 +136,73 @@ func (c *Conn) Watch(
 	begun := make(chan begin) // without a buffer: both sides know whether it was received
 	c.tasks.Go(func() {
 		defer context.AfterFunc(c.ctx, end)()
-		watch, err := apart(c, func() (clientv3.WatchChan, error) {
-			return c.client.Watch(watching, key, append(opts, clientv3.WithCreatedNotify())...), nil
-		})
-		if err != nil {
-			watch = none
-		}
 		select {
-		case begun <- begin{watch, err}:
+		case begun <- c.begin(watching, key, opts):
 		case <-ctx.Done():
 			end()
 		}
 	})
-	late, look := false, time.NewTimer(min(remains(), attempt.ReadTimeout))
+	late, open := w.opens(ctx, begun, remains)
+	if !open {
+		return w
+	}
+	if late {
+		broken.Unanswered()
+		c.tellSilent(on, started)
+	}
+	w.unlink = context.AfterFunc(ctx, end)
+	return w
+}
+
+// opens waits until the watch has begun, and ends it once no time remains. It reports false if ctx
+// ends before: the goroutine that begins the watch ends it then, once etcd has answered.
+func (w *Watch) opens(
+	ctx context.Context, begun <-chan begin, remains func() time.Duration,
+) (late, open bool) {
+	look := time.NewTimer(min(remains(), attempt.ReadTimeout))
 	defer look.Stop()
-	for open := false; !open; {
+	for {
 		select {
 		case b := <-begun:
-			w.Answers, w.fell, open = b.answers, b.fell, true
+			w.Answers, w.fell = b.answers, b.fell
+			return late, true
 		case <-ctx.Done():
-			time.AfterFunc(remains(), end)
-			w.end = nil // the goroutine ends it once etcd has answered
-			return w
+			time.AfterFunc(remains(), w.end)
+			w.end = nil
+			return late, false
 		case <-look.C:
 			if late = remains() <= 0; late {
-				end() // no waiter reads the line before the watch is there
+				w.end() // no waiter reads the line before the watch is there
 			} else {
 				look.Reset(min(remains(), attempt.ReadTimeout))
 			}
 		}
 	}
-	if late {
-		broken.Unanswered()
-		// The other watches on it hear nothing either, whichever Sessions of the client have them.
-		// (clientv3 begins one watch at a time on a stream, so many at once take long. Then the
-		// stream is not silent.)
-		for _, other := range c.stream.isSilent(on, started) {
-			if other != c {
-				other.tasks.Go(other.listener.StreamSilent)
-			} else {
-				c.listener.StreamSilent()
-			}
+}
+
+// begin has clientv3 begin a watch. It returns when etcd has answered, or ctx has ended.
+func (c *Conn) begin(ctx context.Context, key string, opts []clientv3.OpOption) begin {
+	watch, err := apart(c, func() (clientv3.WatchChan, error) {
+		return c.client.Watch(ctx, key, append(opts, clientv3.WithCreatedNotify())...), nil
+	})
+	if err != nil {
+		watch = none
+	}
+	return begin{watch, err}
+}
+
+// tellSilent tells that a watch has not begun in time. If it has kept its stream waiting since it
+// was started, the other watches on that hear nothing either, whichever Sessions of the client have
+// them. (clientv3 begins one watch at a time on a stream, so many at once take long. Then the
+// stream is not silent.)
+func (c *Conn) tellSilent(on int64, started time.Time) {
+	for _, other := range c.stream.isSilent(on, started) {
+		if other != c {
+			other.tasks.Go(other.listener.StreamSilent)
+		} else {
+			c.listener.StreamSilent()
 		}
 	}
-	w.unlink = context.AfterFunc(ctx, end)
-	return w
 }
 
 // A Following is what one goroutine does with a watch.

@@ -144,10 +144,7 @@ func (f *Follower) wait(ctx, asking context.Context, seen *Snapshot) (goesOn boo
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	broke := f.Conn.Follow(watching, &f.broken, etcd.Following{
-		Created: func() bool {
-			f.broken.Reset()
-			return true
-		},
+		Created: func() bool { f.broken.Reset(); return true },
 		Events: func(events []*clientv3.Event) {
 			if seen.changedBy(events) {
 				why = departs

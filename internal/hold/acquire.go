@@ -93,9 +93,8 @@ func (c *call) acquire(ctx context.Context) (h *Hold, err error) {
 	}
 	ctx, cancel := c.bounded(ctx)
 	defer cancel(nil)
-	waits := &c.s.etcd.Waits
-	waits.Add(1)
-	defer waits.Add(-1)
+	c.s.etcd.Waits.Add(1)
+	defer c.s.etcd.Waits.Add(-1)
 	if err := c.enter(cancel); err != nil {
 		return nil, err
 	}
@@ -106,12 +105,7 @@ func (c *call) acquire(ctx context.Context) (h *Hold, err error) {
 		select {
 		case <-o.turn:
 		case <-ctx.Done():
-			// What comes through turn after this is passed on by leaveLocked.
-			h, locked := c.leave()
-			if h == nil {
-				return nil, c.gaveUp(ctx, attempt.Cause(ctx), locked, c.s.etcd.Unavailable())
-			}
-			return h, nil
+			return c.leavesWithout(ctx)
 		}
 	}
 	if h := c.first.hold; h != nil { // it has joined a cohort, or taken over a key
@@ -132,6 +126,16 @@ func (c *call) acquire(ctx context.Context) (h *Hold, err error) {
 			return nil, err
 		}
 	}
+}
+
+// leavesWithout ends the wait of c for its turns, since ctx has ended. If it has got a hold at the
+// same moment that is the result. What comes through a turn after this is passed on by leaveLocked.
+func (c *call) leavesWithout(ctx context.Context) (*Hold, error) {
+	h, locked := c.leave()
+	if h == nil {
+		return nil, c.gaveUp(ctx, attempt.Cause(ctx), locked, c.s.etcd.Unavailable())
+	}
+	return h, nil
 }
 
 // fallOut takes c out of all lines, because a request has not returned: the user's code in it, such

@@ -128,23 +128,7 @@ func (c *claim) enterLocked(way home.Way) {
 		}
 		n.queue.Enter(&c.waiter)
 	case home.Waits:
-		n.checkOwnerLocked()
-		busy := n.busyLocked(nil, c.Kind)
-		if busy.Lost != 0 {
-			n.firstLocked().hold.warnLocked()
-		}
-		if c.Try {
-			if n.tries == nil {
-				n.tries = new(list.List[*claim])
-			}
-			n.tries.Add(&c.trying, c)
-		} else {
-			c.ahead = busy.Ahead
-			c.reportQueued(busy)
-		}
-		c.turn = make(chan struct{}, 1)
-		n.queue.Enter(&c.waiter)
-		beginsToAskLocked(c)
+		c.beginsToWaitLocked()
 	case home.Steps:
 		n.queue.Enter(&c.waiter)
 		n.queue.Admit()
@@ -160,6 +144,28 @@ func (c *claim) enterLocked(way home.Way) {
 		n.queue.Hold(&c.waiter)
 	}
 	n.MarkLocked()
+}
+
+// beginsToWaitLocked has c wait for its turn.
+func (c *claim) beginsToWaitLocked() {
+	n := c.local
+	n.checkOwnerLocked()
+	busy := n.busyLocked(nil, c.Kind)
+	if busy.Lost != 0 {
+		n.firstLocked().hold.warnLocked()
+	}
+	if c.Try {
+		if n.tries == nil {
+			n.tries = new(list.List[*claim])
+		}
+		n.tries.Add(&c.trying, c)
+	} else {
+		c.ahead = busy.Ahead
+		c.reportQueued(busy)
+	}
+	c.turn = make(chan struct{}, 1)
+	n.queue.Enter(&c.waiter)
+	beginsToAskLocked(c)
 }
 
 // reportQueued reports to Trace that c waits behind others. A holder takes parsing, so it is made

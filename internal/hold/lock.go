@@ -293,30 +293,13 @@ func (m *Lock) closes() <-chan struct{} {
 // Invariant: each of the holds is freed, whatever becomes of the rest: no other call can
 // give up its turn. (TestACloseThatIsNotConfirmedGivesUpEachPermit.)
 func (m *Lock) free(ctx context.Context, given *place) error {
-	mu := &m.s.mu
-	guard.Pieces(mu, m.waits.Firsts(), func(c *claim) { c.cancelLocked(errs.WaitClosed) })
-	var holds []*Hold
-	ends := func(h *Hold) {
-		m.hold.CompareAndSwap(h, nil)
-		delete(m.nests, h)
-		if h.depth == 0 {
-			return // it is closed by another call
-		}
-		whole := h.closeLocked()
-		if whole {
-			h.place.Account.ReleaseLocked() // as in unlock
-		}
-		holds = append(holds, h)
-	}
-	guard.Pieces(mu, m.holds.Firsts(), ends)
-	guard.Pieces(mu, maps.Keys(m.nests), ends)
-
+	guard.Pieces(&m.s.mu, m.waits.Firsts(), func(c *claim) { c.cancelLocked(errs.WaitClosed) })
 	var failure error
 	var left []*place // whose keys are being removed, perhaps
 	if given != nil {
 		left = append(left, given)
 	}
-	for _, h := range holds {
+	for _, h := range m.endHolds() {
 		for _, o := range h.all {
 			left = append(left, o.place)
 		}
@@ -338,6 +321,25 @@ func (m *Lock) free(ctx context.Context, given *place) error {
 		}
 	}
 	return nil
+}
+
+// endHolds ends the holds of m, and returns those that are to be freed.
+func (m *Lock) endHolds() (holds []*Hold) {
+	ends := func(h *Hold) {
+		m.hold.CompareAndSwap(h, nil)
+		delete(m.nests, h)
+		if h.depth == 0 {
+			return // it is closed by another call
+		}
+		whole := h.closeLocked()
+		if whole {
+			h.place.Account.ReleaseLocked() // as in unlock
+		}
+		holds = append(holds, h)
+	}
+	guard.Pieces(&m.s.mu, m.holds.Firsts(), ends)
+	guard.Pieces(&m.s.mu, maps.Keys(m.nests), ends)
+	return holds
 }
 
 // ReportLed reports that a term of a leader is over, and that it failed.

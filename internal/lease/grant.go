@@ -33,41 +33,20 @@ type grant struct {
 // other: both are done under the mutex.
 func (p *Pool) Take(ctx context.Context, take func() bool) (failure, err error) {
 	for {
-		p.mu.Lock()
-		if p.current != nil {
-			p.current.CheckLocked(time.Now())
-		}
-		if take() {
-			p.mu.Unlock()
+		g, taken, err := p.takeOrGrant(take)
+		switch {
+		case taken:
 			return nil, nil
+		case err != nil:
+			return failure, err
 		}
-		if p.ClosedLocked() {
-			p.mu.Unlock()
-			return failure, p.config.Error(Closed, nil)
-		}
-		g := p.granting
-		if g == nil {
-			g = &grant{done: make(chan struct{})}
-			g.ctx, g.cancel = context.WithCancel(p.ctx)
-			p.granting = g
-			p.tasks.Go(func() { p.grantLease(g) })
-		}
-		g.waiting++
-		p.mu.Unlock()
-
 		var ended error
 		select {
 		case <-ctx.Done():
 			ended = attempt.Cause(ctx)
 		case <-g.done:
 		}
-		p.mu.Lock()
-		failed := g.err
-		if g.waiting--; g.waiting == 0 {
-			// Not at once: the next call may come soon, and etcd may be slow.
-			time.AfterFunc(p.etcd.Timeout, func() { p.forgo(g) })
-		}
-		p.mu.Unlock()
+		failed := p.waited(g)
 		if failed != nil {
 			failure = failed
 		}
@@ -81,6 +60,42 @@ func (p *Pool) Take(ctx context.Context, take func() bool) (failure, err error) 
 			return failure, failed
 		}
 	}
+}
+
+// takeOrGrant has take take places, or else a lease granted: for that the caller waits, and calls
+// waited then.
+func (p *Pool) takeOrGrant(take func() bool) (g *grant, taken bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.current != nil {
+		p.current.CheckLocked(time.Now())
+	}
+	switch {
+	case take():
+		return nil, true, nil
+	case p.ClosedLocked():
+		return nil, false, p.config.Error(Closed, nil)
+	}
+	g = p.granting
+	if g == nil {
+		g = &grant{done: make(chan struct{})}
+		g.ctx, g.cancel = context.WithCancel(p.ctx)
+		p.granting = g
+		p.tasks.Go(func() { p.grantLease(g) })
+	}
+	g.waiting++
+	return g, false, nil
+}
+
+// waited ends a wait for g. It returns why the grant has failed, if it has.
+func (p *Pool) waited(g *grant) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g.waiting--; g.waiting == 0 {
+		// Not at once: the next call may come soon, and etcd may be slow.
+		time.AfterFunc(p.etcd.Timeout, func() { p.forgo(g) })
+	}
+	return g.err
 }
 
 // grantLease is one attempt to get a lease. All calls that need one also share the pause

@@ -23,23 +23,8 @@ func revoke(l *Lease) {
 	close(l.goes)
 	l.endLives(l.Over(time.Now()))
 	expired := time.Now().Add(l.TTL).Add(l.TTL)
-	var retry attempt.Backoff
-	var err error
 	var left time.Time // until then it may be there, zero if it was revoked
-	for {
-		if p.leavesLeases() {
-			err = errOrphaned
-			break
-		}
-		err = p.etcd.Revoke(p.ctx, &retry, l.ID)
-		if err == nil || attempt.Refused(err) || p.etcd.Closed() ||
-			time.Now().After(expired) && p.closedFor()/2 > l.TTL {
-			break
-		}
-		if retry.Wait(p.ctx, p.etcd.Caller) != nil {
-			break
-		}
-	}
+	err := giveBack(l, expired)
 	if err == nil {
 		p.config.Log(slog.LevelDebug, "lease given back", "lease", l.Hex())
 		err = l.tenants.RemoveRest(time.Now().Add(l.TTL))
@@ -60,4 +45,20 @@ func revoke(l *Lease) {
 	}
 	p.mu.After(l.bury)
 	l.tenants.RevokedLocked(err, left)
+}
+
+// giveBack asks etcd to revoke l until it confirms, or the lease must have expired.
+func giveBack(l *Lease, expired time.Time) (err error) {
+	p := l.pool
+	for retry := (attempt.Backoff{}); ; {
+		if p.leavesLeases() {
+			return errOrphaned
+		}
+		err = p.etcd.Revoke(p.ctx, &retry, l.ID)
+		if err == nil || attempt.Refused(err) || p.etcd.Closed() ||
+			time.Now().After(expired) && p.closedFor()/2 > l.TTL ||
+			retry.Wait(p.ctx, p.etcd.Caller) != nil {
+			return err
+		}
+	}
 }

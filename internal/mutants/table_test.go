@@ -206,7 +206,7 @@ var mutants = []mutant{
 	{
 		name:    "Close gives up a revocation that had no answer before",
 		why:     "Two TTLs after the last renewal nothing can be left of it. But etcd has not said so, and Close still has time to ask (rule 22).",
-		change:  in("lease.revoke").drop("_.closedFor()/2 > _.TTL"),
+		change:  in("lease.giveBack").drop("_.closedFor()/2 > _.TTL"),
 		killers: []killer{inArea("lease", "TestCloseHasItsOwnTimeToRevokeALease")},
 	},
 	{
@@ -557,7 +557,7 @@ var mutants = []mutant{
 	{
 		name: "only the Session that notices it watches anew when the stream is silent",
 		why:  "It is the Session's listener that is told. But the stream is that of all Sessions of the client, and the watches of the others hear nothing either (rule 12).",
-		change: in("etcd.Conn.Watch").replace("_other.tasks.Go(_other.listener.StreamSilent)",
+		change: in("etcd.Conn.tellSilent").replace("_other.tasks.Go(_other.listener.StreamSilent)",
 			"_ = _other.tasks"),
 		killers: []killer{inArea("watching", "TestAllSessionsWatchAnewWhenTheirStreamIsDead")},
 	},
@@ -1097,8 +1097,14 @@ var mutants = []mutant{
 		killers: []killer{core("etcd", "TestAnAnswerThatDecidesNothingHoldsUpNoPart")},
 	},
 	{
+		name:    "looks at a long line go each alone",
+		why:     "Each is one read of ten keys. But for each etcd reads the whole line, and thousands that come at once keep it busy (rule 25).",
+		change:  in("etcd.Conn.asks").never("r.newest != (newest{})"),
+		killers: []killer{inArea("queue", "TestALineUpCostsEachSessionTheSame")},
+	},
+	{
 		name:    "a look that goes with others reads keys that came later",
-		why:     "They are the newest. But no contender waits for one that came after it: two that wait for each other wait for ever (rule 4).",
+		why:     "They are the newest. But no contender waits for one that came after it: two that wait for each other wait for ever (rule 12).",
 		change:  in("etcd.newest.of").replace("_.GetCreateRevision() > _.upTo", "false"),
 		killers: []killer{core("etcd", "TestLooksThatMeetReadOnce")},
 	},
@@ -1411,7 +1417,7 @@ var mutants = []mutant{
 	{
 		name:    "each check in a vast line reads who holds",
 		why:     "The error of a wait names the holder. But etcd goes through the whole line for it, and thousands that came at once check at about the same time (rule 25).",
-		change:  in("queue.Waiter.bothIn").replace("_ != 0 || _.Keys < vast", "true"),
+		change:  in("queue.askBeside").replace("_ != 0 || _.Keys < vast", "true"),
 		killers: []killer{inArea("queue", "TestANewPlaceInAVastLineAsksForLittle")},
 	},
 	{
@@ -1532,7 +1538,7 @@ var mutants = []mutant{
 		name: "a watch without the slow re-check",
 		why:  "A watch delivers every event or ends with an error. But on a member that is frozen it does neither (rule 12).",
 		change: in("queue.view.follow").drop("Tick: _").
-			in("queue.Waiter.waitBy").replace("_.finished()", "false"),
+			in("queue.sourced.follow").replace("_.finished()", "false"),
 		killers: []killer{inArea("queue", "TestAWaiterGetsInWhateverBecomesOfItsWatch")},
 	},
 	{
@@ -1688,9 +1694,9 @@ var mutants = []mutant{
 	{
 		name: "the event of the predecessor is enough",
 		why:  "The one before is gone, so it is the waiter's turn. But that one may have been a waiter, too (rule 20).",
-		change: in("queue.Waiter.waitBy").before(
+		change: in("queue.sourced.follow").before(
 			"if _ := _.look(_, _p, _at); _ != nil || _w.covers == nil",
-			"if _w.covers == nil && _at != 0 { _p.setLine(line.None, _p.keys.etcd.Epoch(), 0); return nil }").
+			"if _w.covers == nil && _at != 0 { _p.setLine(line.None, _p.keys.etcd.Epoch(), 0); return false, nil }").
 			in("queue.view.judgeLocked").before("_p.Ahead = _p.Ahead.Without(_...)",
 			"if _self.Gone(_p.Ahead.Last[len(_p.Ahead.Last)-1], _p.Ticket.Entry()) { _p.Ahead.Last = nil }"),
 		killers: []killer{simulation(1000),
@@ -1788,7 +1794,7 @@ var mutants = []mutant{
 	{
 		name: "a watch may take as long as answers took when it was begun",
 		why:  "The time is known when the watch begins. But if its member is dead, and etcd has become fast meanwhile, nobody looks for that long.",
-		change: in("etcd.Conn.Watch").replace("min(_remains(), attempt.ReadTimeout) #1 of 2",
+		change: in("etcd.Watch.opens").replace("min(_remains(), attempt.ReadTimeout) #1 of 2",
 			"_remains()"),
 		killers: []killer{inArea("watching", "TestAWatchThatWasBegunWhileEtcdWasSlowIsGivenUpSoon")},
 	},
@@ -1801,9 +1807,9 @@ var mutants = []mutant{
 	{
 		name: "a watch that ends is the end of the wait",
 		why:  "What Lock builds on is gone, and the caller may call it again. But the watch ends whenever a member restarts (rule 12).",
-		change: in("queue.Waiter.waitBy").replace(
+		change: in("queue.sourced.follow").replace(
 			"if _err := _broken.Wait(_ctx, _p.keys.etcd.Caller); _err != nil",
-			"if _err := _broken.Wait(_ctx, _p.keys.etcd.Caller); _err == nil { return attempt.ErrNoAnswer }").
+			"if _err := _broken.Wait(_ctx, _p.keys.etcd.Caller); _err == nil { return false, attempt.ErrNoAnswer }").
 			in("queue.view.follow").before("_.unwatched()", `
 			_self.line.keys.mu.Lock()
 			_self.refusal = attempt.ErrNoAnswer
@@ -3443,7 +3449,7 @@ var mutants = []mutant{
 		name: "a lease that is being given back is used",
 		why:  "Nobody has used the lease for two TTLs, so nobody will just now. But somebody does (rule 22).",
 		change: in("lease.Lease.verdictLocked").drop("_.endLocked(errUnused)").
-			in("lease.revoke").and("_ == nil #3 of 3", "l.HasEndedLocked()"),
+			in("lease.revoke").and("_ == nil #2 of 2", "l.HasEndedLocked()"),
 		killers: []killer{inArea("lease", "TestALeaseThatIsBeingGivenBackIsNotUsed")},
 	},
 	{
@@ -3462,7 +3468,7 @@ var mutants = []mutant{
 	{
 		name:    "an orphaned lease is revoked once it has no key of a lock",
 		why:     "The Session needs it no more. But it has another owner by now, whose keys go with it.",
-		change:  in("lease.revoke").never("_.leavesLeases()"),
+		change:  in("lease.giveBack").never("_.leavesLeases()"),
 		killers: []killer{{dir: "./concurrency", test: "TestAnOrphanedLeaseIsLeftToItsOwner"}},
 	},
 	{
@@ -3524,7 +3530,7 @@ var mutants = []mutant{
 			drop("_.place.Account.ReleasedLocked()").
 			in("Hold.releaseLocked").before("_ := &release{h: _self}",
 			"_self.place.Account.ReleaseLocked()").
-			in("Lock.free").drop("_.place.Account.ReleaseLocked()"),
+			in("Lock.endHolds").drop("_.place.Account.ReleaseLocked()"),
 		killers: []killer{inArea("mutex", "TestAnUnlockThatIsFollowedByCloseIsNoLoss")},
 	},
 	{

@@ -23,18 +23,7 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 	if length > crowded {
 		retry.Policy = attempt.Spare
 	}
-	asks := length != 0 || ahead.Keys < vast
-	ask := []clientv3.Op{clientv3.OpGet(p.Ticket.Key, clientv3.WithCountOnly())} // next to nothing
-	if asks {
-		ask[0] = p.Ticket.AskWhoHolds(ahead)
-	}
-	tells := false // whether it also reads the TTLs of all contenders before p
-	if length != 0 {
-		ask = append(ask, ticket.CountBelow(p.Ticket.Name))
-		if tells = ahead.Untold && !p.told && ahead.Keys <= ticket.MostTold; tells {
-			ask = append(ask, p.Ticket.AskTTLs())
-		}
-	}
+	ask, asks, tells := askBeside(p, ahead, length)
 	compares := append(ticket.Contends(before), p.Ticket.Exists(), p.Ticket.OnLease())
 	read, err := c.readFor(ctx, p, etcd.Ranges(compares, ask...), retry)
 	if err != nil {
@@ -62,6 +51,23 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 		return c.bothIn(ctx, p, before, length) // which reads more keys
 	}
 	return s
+}
+
+// askBeside is what bothIn reads beside the two keys. asks says that it shows the holder, and tells
+// that it shows the TTLs of all contenders before p.
+func askBeside(p *Place, ahead line.Ahead, length int) (ask []clientv3.Op, asks, tells bool) {
+	ask = []clientv3.Op{clientv3.OpGet(p.Ticket.Key, clientv3.WithCountOnly())} // next to nothing
+	if asks = length != 0 || ahead.Keys < vast; asks {
+		ask[0] = p.Ticket.AskWhoHolds(ahead)
+	}
+	if length == 0 {
+		return ask, asks, false
+	}
+	ask = append(ask, ticket.CountBelow(p.Ticket.Name))
+	if tells = ahead.Untold && !p.told && ahead.Keys <= ticket.MostTold; tells {
+		ask = append(ask, p.Ticket.AskTTLs())
+	}
+	return ask, asks, tells
 }
 
 // A checked is what bothIn has read.

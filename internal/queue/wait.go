@@ -198,6 +198,7 @@ const (
 	checkPredecessor         // in the background: whether the key before, and the own one, stand
 	readLine                 // and wait on if the watches cover what is ahead then
 	rewatch                  // read the line, and then begin new watches
+	leave                    // find out anew what is ahead
 )
 
 // A notice is what a watch of deletions reports.
@@ -255,86 +256,143 @@ func (w *source) hear(n notice, broken *attempt.Backoff) (next outcome, at int64
 // by one when it is back, and sends the event to the next waiter at once.
 // (TestACheckKeepsNobodyFromHearingTheEvent.)
 func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt.Backoff) error {
-	relied, length := time.Now(), p.lengthOf() // since when it relies on the watches
-	first := p.keys.recheckAfter(relied, length)
-	recheck := time.NewTimer(min(first, cmp.Or(w.first, first)))
-	defer recheck.Stop()
-	relies := func() { recheck.Reset(p.keys.recheckAfter(relied, length)) }
-	var checking check
-	defer func() { checking.end() }()
+	by := sourced{Waiter: c, Place: p, source: w, broken: broken,
+		relied: time.Now(), length: p.lengthOf()}
+	first := p.keys.recheckAfter(by.relied, by.length)
+	by.recheck = time.NewTimer(min(first, cmp.Or(w.first, first)))
+	defer by.recheck.Stop()
+	defer func() { by.checking.end() }()
 	for {
-		next, at, counted := keepWaiting, int64(0), 0
-		var told notice
-		select {
-		case answer, open := <-w.answers:
-			told = noticeOf(p, w.judge(answer, open))
-			next, at = w.hear(told, broken)
-		case told = <-w.notices:
-			next, at = w.hear(told, broken)
-		case <-recheck.C:
-			if next = w.due; w.first == 0 || length < vast {
-				counted = length
-			}
-			w.first = 0
-		case r := <-checking.answer:
-			checking.end()
-			switch {
-			case r.err != nil:
-				return r.err
-			case !r.still: // an event was missed
-				next = readLine
-			default:
-				length = cmp.Or(r.length, length)
-				relies()
-			}
-		case <-p.news: // the client has reconnected, if nothing else
-			if p.isGone() {
-				return ErrAnew
-			}
-			if _, stale := p.Predecessors(); stale { // etcd was set back
-				return nil
-			}
-			relied = time.Now()
-			if w.due == readLine {
-				next = readLine
-			} else {
-				relies()
-			}
-		case <-p.Lease.Dead():
-			return ErrAnew
-		case <-ctx.Done():
-			return attempt.Cause(ctx)
+		heard, err := by.next(ctx)
+		if err != nil {
+			return err
 		}
-
-		switch next {
-		case checkPredecessor:
-			if counted == 0 {
-				checking.end() // it may have been sent before the watch had begun
-			}
-			if checking.finished() {
-				checking = c.check(ctx, p, w.before, counted)
-			}
-		case readLine:
-			checking.end()
-			if err := c.look(ctx, p, at); err != nil || w.covers == nil {
-				return err
-			}
-			if ahead, stale := p.Predecessors(); stale || !w.covers(ahead) {
-				return nil
-			}
-			length = p.lengthOf()
-			relies()
-		case rewatch:
-			checking.end()
-			if told.fell != nil {
-				return told.fell
-			}
-			if err := broken.Wait(ctx, p.keys.etcd.Caller); err != nil {
-				return err
-			}
-			return c.look(ctx, p, 0)
+		if goesOn, err := by.follow(ctx, heard); !goesOn {
+			return err
 		}
 	}
+}
+
+// A sourced is a wait by a source.
+type sourced struct {
+	*Waiter
+	*Place
+	source
+	broken   *attempt.Backoff
+	relied   time.Time // since when it relies on the watches
+	length   int       // of the line
+	recheck  *time.Timer
+	checking check
+}
+
+// A heard is what a wait has heard, and what follows.
+type heard struct {
+	outcome
+	at      int64 // the revision at which the line is read, 0 for now
+	counted int   // what the line's length was, if it is counted again
+	fell    error // as in notice
+}
+
+// next waits for the next news. The error is what ends the wait.
+func (by *sourced) next(ctx context.Context) (h heard, err error) {
+	select {
+	case answer, open := <-by.answers:
+		return by.noticed(noticeOf(by.Place, by.judge(answer, open))), nil
+	case told := <-by.notices:
+		return by.noticed(told), nil
+	case <-by.recheck.C:
+		h.outcome = by.due
+		if by.first == 0 || by.length < vast {
+			h.counted = by.length
+		}
+		by.first = 0
+		return h, nil
+	case r := <-by.checking.answer:
+		return by.checked(r)
+	case <-by.news:
+		return by.renewed()
+	case <-by.Lease.Dead():
+		return h, ErrAnew
+	case <-ctx.Done():
+		return h, attempt.Cause(ctx)
+	}
+}
+
+func (by *sourced) noticed(n notice) (h heard) {
+	h.outcome, h.at = by.hear(n, by.broken)
+	h.fell = n.fell
+	return h
+}
+
+// checked is what follows from the answer to a check.
+func (by *sourced) checked(r checked) (h heard, err error) {
+	by.checking.end()
+	switch {
+	case r.err != nil:
+		return h, r.err
+	case !r.still: // an event was missed
+		h.outcome = readLine
+	default:
+		by.length = cmp.Or(r.length, by.length)
+		by.relies()
+	}
+	return h, nil
+}
+
+// renewed is what follows from news of the place: the client has reconnected, if nothing else.
+func (by *sourced) renewed() (h heard, err error) {
+	if by.isGone() {
+		return h, ErrAnew
+	}
+	by.relied = time.Now()
+	switch _, stale := by.Predecessors(); {
+	case stale: // etcd was set back
+		h.outcome = leave
+	case by.due == readLine:
+		h.outcome = readLine
+	default:
+		by.relies()
+	}
+	return h, nil
+}
+
+// relies has the next recheck come after a while.
+func (by *sourced) relies() { by.recheck.Reset(by.keys.recheckAfter(by.relied, by.length)) }
+
+// follow does what follows from what was heard, and reports whether the wait goes on. If not, it is
+// over with err.
+func (by *sourced) follow(ctx context.Context, h heard) (goesOn bool, err error) {
+	switch h.outcome {
+	case checkPredecessor:
+		if h.counted == 0 {
+			by.checking.end() // it may have been sent before the watch had begun
+		}
+		if by.checking.finished() {
+			by.checking = by.check(ctx, by.Place, by.before, h.counted)
+		}
+	case readLine:
+		by.checking.end()
+		if err := by.look(ctx, by.Place, h.at); err != nil || by.covers == nil {
+			return false, err
+		}
+		if ahead, stale := by.Predecessors(); stale || !by.covers(ahead) {
+			return false, nil
+		}
+		by.length = by.lengthOf()
+		by.relies()
+	case rewatch:
+		by.checking.end()
+		if h.fell != nil {
+			return false, h.fell
+		}
+		if err := by.broken.Wait(ctx, by.keys.etcd.Caller); err != nil {
+			return false, err
+		}
+		return false, by.look(ctx, by.Place, 0)
+	case leave:
+		return false, nil
+	}
+	return true, nil
 }
 
 // StayFirst waits, at the head of the line, for the other places of a call: until all are first,

@@ -213,14 +213,7 @@ func (s *Sender) Renew(ctx context.Context, r Renewal) (*pb.LeaseKeepAliveRespon
 	var err error
 	select {
 	case a := <-w.answer:
-		err = clientv3.ContextError(ctx, a.err)
-		switch {
-		case err != nil && a.ended:
-			err = &streamError{err}
-		case err == nil && a.resp.TTL <= 0:
-			err = rpctypes.ErrLeaseNotFound
-		}
-		return a.resp, err
+		return a.resp, a.failure(ctx)
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-over:
@@ -230,6 +223,18 @@ func (s *Sender) Renew(ctx context.Context, r Renewal) (*pb.LeaseKeepAliveRespon
 	}
 	s.client.with(func(k *streams) { k.giveUp(w) })
 	return nil, err
+}
+
+// failure is why a renewal has failed that is answered by a, if it has.
+func (a answer) failure(ctx context.Context) error {
+	err := clientv3.ContextError(ctx, a.err)
+	switch {
+	case err != nil && a.ended:
+		return &streamError{err}
+	case err == nil && a.resp.TTL <= 0:
+		return rpctypes.ErrLeaseNotFound
+	}
+	return err
 }
 
 // run is the goroutine of a stream. It opens the stream, and passes on what comes on it until it
