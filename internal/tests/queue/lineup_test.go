@@ -15,8 +15,8 @@ import (
 )
 
 // Sessions that come at once to one name send so many requests each, and read so many keys, whether
-// they are hundreds or thousands: a lease, a put, a look, a watch, and a check soon after. In a line
-// of thousands the looks of a client go together.
+// they are hundreds or thousands: a lease, a put, a look, a watch, and a check soon after. In a
+// line of thousands the looks of a client go together.
 func TestALineUpCostsEachSessionTheSame(t *testing.T) {
 	for _, sessions := range []int{250, 1000} {
 		synctest.Test(t, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestALineUpCostsEachSessionTheSame(t *testing.T) {
 				require.LessOrEqual(t, float64(calls[method])/float64(sessions), most, method)
 			}
 			require.Less(t, int(keys.Load())/sessions, 25)
-			// Each look makes etcd read the whole line. Behind some 600, those of a client go together.
+			// For each look etcd reads the whole line. Behind some 600 those of a client go together.
 			require.Less(t, calls[fake.Range], 600)
 		})
 	}
