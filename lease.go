@@ -92,7 +92,7 @@ func (s *Session) newMutex(name string, of use, opts []Option) (*Mutex, error) {
 	return &Mutex{lock: new(hold.Lock).Init(s.engine, name, cfg)}, nil
 }
 
-// configured is the config of a lock of s, with its options: that of s if nothing changes it.
+// configured is the config of a lock of s, with its options: s's own if nothing changes it.
 func (s *Session) configured(name string, of use, opts []Option) (*hold.Config, error) {
 	if err := s.check(); err != nil {
 		return nil, err

@@ -345,10 +345,10 @@ func (lk locker) Unlock() {
 //
 // It returns nil if its hold left nothing behind, and when the Mutex was closed before.
 // [ErrUnconfirmed] says that etcd did not confirm in time: what is left goes within the TTL. The
-// bound of Close is the end of ctx, or 50 ms if ctx ended before the call. If ctx never ends it is
-// that of Unlock, and for a Mutex from NewMutex two TTLs, as for [Session.Close]. If another call
-// is closing the Mutex or its Session, Close waits for that and returns its result. After a nil ctx
-// nothing has happened.
+// bound of Close is the end of ctx, or 50 ms if ctx ended before the call. If ctx never ends, Close
+// is bounded as Unlock is, and for a Mutex from NewMutex by two TTLs, as [Session.Close]. If
+// another call is closing the Mutex or its Session, Close waits for that and returns its result.
+// After a nil ctx nothing has happened.
 func (m *Mutex) Close(ctx context.Context) error {
 	if err := m.check(); err != nil {
 		return err

@@ -142,7 +142,7 @@ func (m *mutex) giveBack() {
 }
 
 // read reads the key of h, which has waited, and returns the header. What the holders before have
-// written is in its revision, and may not be in that of the key. If the key is gone, m.s ends.
+// written is in the header's revision, and may not be in the key's. If the key is gone, m.s ends.
 func (m *mutex) read(ctx context.Context, h *hold.Hold) (*pb.ResponseHeader, error) {
 	resp, err := m.s.client.Get(ctx, h.KeySafe(), clientv3.WithCountOnly())
 	if err != nil {

@@ -126,9 +126,9 @@ func (s *Session) Client() *clientv3.Client { return s.client }
 // Lease is the ID of the lease: attach your own keys to it.
 func (s *Session) Lease() clientv3.LeaseID { return s.lease }
 
-// Ctx returns a context that comes from that of [WithContext], or of the client, and ends with the
-// Session. context.Cause says why. After a pause of the process its Err and Done tell the truth at
-// the first call.
+// Ctx returns a context that comes from the one of [WithContext], or from the client's, and ends
+// with the Session. context.Cause says why. After a pause of the process its Err and Done tell the
+// truth at the first call.
 func (s *Session) Ctx() context.Context { return sessionContext{s.ctx, s} }
 
 // Done returns a channel that is closed when the Session ends: before etcd can give a lock of it to
@@ -215,7 +215,7 @@ func (c sessionContext) Err() error {
 
 func (c sessionContext) Done() <-chan struct{} { return c.s.Done() }
 
-// Value is as in context.Context. context.Cause comes through here.
+// Value implements [context.Context]. context.Cause comes through here.
 func (c sessionContext) Value(key any) any {
 	c.s.check()
 	return c.Context.Value(key)
@@ -250,7 +250,7 @@ func WithLease(id clientv3.LeaseID) SessionOption {
 }
 
 // WithContext sets the context that bounds NewSession and Close, and ends the Session. Without it
-// that of the client does. If it ends before Close, the lease is left to expire.
+// the client's does. If it ends before Close, the lease is left to expire.
 func WithContext(ctx context.Context) SessionOption {
 	return func(o *sessionOptions) { o.ctx = ctx }
 }

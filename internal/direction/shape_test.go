@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -96,6 +97,22 @@ func TestAFunctionIsReadAtOnce(t *testing.T) {
 		}
 	}
 	require.Greater(t, functions, 1000)
+}
+
+// A relative clause that hangs on another one is read twice. Some are the shortest way to say it.
+func TestFewRelativesAreChained(t *testing.T) {
+	const most = 30
+	lib, err := source.Load(t.Context(), filepath.Join("..", ".."))
+	require.NoError(t, err)
+	chained := regexp.MustCompile(`//.*\b(of which|that of|by which|behind which|in whose|of whose)\b`)
+	var found []string
+	for _, path := range lib.Files() {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		found = append(found, chained.FindAllString(string(text), -1)...)
+	}
+	require.NotEmpty(t, found)
+	require.Less(t, len(found), most, strings.Join(found, "\n"))
 }
 
 // The methods of a type stand in one file, or two.

@@ -142,13 +142,13 @@ func (e *era) hears(revision int64, sent time.Time) {
 	}
 }
 
-// leads notes the term of a linearizable answer. known is that of the last one before its request
-// was sent.
+// leads notes the term of a linearizable answer. known is the term of the last such answer before
+// the request was sent.
 //
-// It reports whether that was a higher one, once for each term. This is no proof of a set-back: the
-// answer before may have been on its way out of a member that had just heard of a candidate, which
-// was not elected. (Do not doubt each time. Members whose terms differ would delay all holds for
-// ever. TestATermThatFallsIsADoubt.)
+// It reports whether known is the higher one, once for each term. This is no proof of a set-back:
+// the answer before may have been on its way out of a member that had just heard of a candidate,
+// which was not elected. (Do not doubt each time. Members whose terms differ would delay all holds
+// for ever. TestATermThatFallsIsADoubt.)
 func (e *era) leads(term, known uint64) (fell bool) {
 	if term >= known {
 		raise(&e.led, term)

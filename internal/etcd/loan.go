@@ -16,11 +16,11 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 )
 
-// ErrUntold says that a lease may have been granted, of which only etcd knows the ID.
+// ErrUntold says that a lease may have been granted: only etcd knows its ID.
 var ErrUntold = errors.New("etcd has not told which lease it granted")
 
 // A granter grants a lease of an ID that is asked for. The Lease of a client that was not made with
-// clientv3.New may be one, as that of etcdlocktest is.
+// clientv3.New may be one, as in etcdlocktest.
 type granter interface {
 	LeaseGrant(
 		context.Context, *pb.LeaseGrantRequest, ...grpc.CallOption,

@@ -63,7 +63,7 @@ type callContext struct {
 	asked atomic.Bool
 }
 
-// Err is as in context.Context.
+// Err implements [context.Context].
 func (c *callContext) Err() error {
 	err := c.Context.Err()
 	if err == nil {
@@ -72,7 +72,7 @@ func (c *callContext) Err() error {
 	return err
 }
 
-// An Outcome is that of one attempt at a transaction that writes.
+// An Outcome is what has become of one attempt at a transaction that writes.
 type Outcome struct {
 	Epoch  *Epoch        // in which it was first sent
 	Sent   time.Time     // when the request was sent that was answered
@@ -86,7 +86,7 @@ func Unsent(at *Epoch, err error) Outcome {
 	return Outcome{Epoch: at, Answer: ticket.Answer{Outcome: ticket.NotApplied}, Err: err}
 }
 
-// Unanswered is the Outcome of a transaction of which nothing is known but that it was sent.
+// Unanswered is the Outcome of a transaction that was sent, while nothing else is known of it.
 func Unanswered(at *Epoch) Outcome {
 	return Outcome{Epoch: at, Answer: ticket.Answer{Outcome: ticket.Unknown}, Err: attempt.ErrNoAnswer}
 }

@@ -88,10 +88,10 @@ func headerIn[H any](field *H) *pb.ResponseHeader {
 	return nil
 }
 
-// outgrown reports whether an answer shows a revision that etcd cannot have reached by writing: its
-// own, that of an event, or one that was compacted, as a restore with --mark-compacted does with
-// all revisions of before. (Do not let a view reach such a revision: the answers that follow would
-// look as they should. TestARaisedRevisionIsNoticedByAWatch.)
+// outgrown reports whether an answer shows a revision that etcd cannot have reached by writing: of
+// its own, of an event, or of a compaction (a restore with --mark-compacted compacts all revisions
+// of before). (Do not let a view reach such a revision: the answers that follow would look as they
+// should. TestARaisedRevisionIsNoticedByAWatch.)
 func (w *Watch) outgrown(answer clientv3.WatchResponse) bool {
 	highest := max(answer.Header.GetRevision(), answer.CompactRevision)
 	for _, event := range answer.Events {

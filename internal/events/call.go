@@ -12,8 +12,8 @@ type CallKey struct{}
 // A Call learns of the hold of a call at once, in the goroutine of the call. etcdlockotel has the
 // span of the hold begin so, before the work: hooks run some time after the event.
 type Call interface {
-	// Holds says that a hold has begun, after the call has waited for it. The context that it
-	// makes of ctx, that of the call, is the parent of the work. Hooks may have told of the hold
+	// Holds says that a hold has begun, after the call has waited for it. ctx is the call's. The
+	// context that Holds makes from it is the parent of the work. Hooks may have told of the hold
 	// before, and of its end. It is called once for a call, and may be called again in calls of the
 	// work whose own Start has put no Call.
 	Holds(ctx context.Context, waited time.Duration) context.Context

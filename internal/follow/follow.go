@@ -225,7 +225,7 @@ func (f *Follower) recheckAfter(relied time.Time, seen *Snapshot) time.Duration 
 // due, since the events of a member that is back may be there already.
 //
 // While there is no holder it reads a few of the keys that are newer than seen. If none of these
-// may stand in line, seen is as of now. An error is that of Failed.
+// may stand in line, seen is as of now. An error is what Failed returns.
 //
 // Do not compare that there are none: beside nested names in use there always are some.
 // (TestWatchHolderOfAFreeNameReadsNoNestedNames.)

@@ -82,9 +82,9 @@ func (c *call) event() Call {
 	return e
 }
 
-// acquire takes the claims of c through their local lines, puts their keys, waits until
-// these are first in etcd's lines, and begins the holds, of which it returns the first. After an
-// error no claim is in a line, and its key, if it may exist, is being removed.
+// acquire takes the claims of c through their local lines, puts their keys, waits until these are
+// first in etcd's lines, begins the holds, and returns the first of them. After an error no claim
+// is in a line, and its key, if it may exist, is being removed.
 func (c *call) acquire(ctx context.Context) (h *Hold, err error) {
 	if c.Kind == line.Read || c.Kind == line.Exclusive && c.cfg.Linger > 0 {
 		if h := c.holdAtOnce(); h != nil {
@@ -481,7 +481,7 @@ func (c *claim) tellQueued() {
 
 // beginLocked makes holds of the claims at their places, which are first in their lines, and
 // returns the first hold: all begin, or none. The error is SetBack if the lines must be read
-// first, and otherwise that of checkCanBeginLocked.
+// first, and otherwise what checkCanBeginLocked returns.
 func (c *call) beginLocked() (*Hold, error) {
 	now := time.Now()
 	for _, o := range c.claims {
@@ -509,9 +509,9 @@ func (c *call) beginLocked() (*Hold, error) {
 	return c.first.hold, nil
 }
 
-// endTryLocked ends a call that only tries, in whose way a contender stands. It returns
-// ErrTaken, and does nothing, unless that is certain and no request can have put a key: then the
-// claims leave their lines, and the error is that of the call.
+// endTryLocked ends a call that only tries, if it is certain that a contender stands in its way and
+// that no request can have put a key: the claims leave their lines, and the call returns the error.
+// Otherwise it does nothing, and returns ErrTaken.
 func (c *call) endTryLocked() error {
 	mayBeThere := func(o *claim) bool { return o.place.Ticket.State() != ticket.Unsent }
 	locked, goes := c.inWayLocked()
@@ -527,9 +527,10 @@ func (c *call) endTryLocked() error {
 	return errs.Locked(locked)
 }
 
-// inWayLocked is the error of a call that only tries, for the first of its names in whose line a
-// contender is before it. If that is a key of the Session's own, of a hold or wait that has ended,
-// TryLock waits for etcd, and for no other contender: until goes is closed, if it is not nil.
+// inWayLocked returns what is in the way of a call that only tries: the contender before it in the
+// line of one of its names, the first such name. If that is a key of the Session's own, of a hold
+// or wait that has ended, TryLock waits for etcd, and for no other contender: until goes is closed,
+// if it is not nil.
 //
 // The result is nil for a key that no place accounts for: it has gone since it was read, or a late
 // request has put it and an audit is about to remove it. (Do not refuse the call for it.

@@ -228,8 +228,7 @@ func (c *claim) hasTurnLocked(put *place) {
 	c.turn <- struct{}{}
 }
 
-// endsWaitLocked notes that nothing has to end c's wait any more: it is over, as is that of its
-// call.
+// endsWaitLocked notes that c and its call wait no more, so nothing has to end their waits.
 func (c *claim) endsWaitLocked() {
 	c.call.cancel = nil
 	if c.asker != 0 {

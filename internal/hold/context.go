@@ -70,7 +70,7 @@ type holdContext struct {
 	stopForget      func() bool
 }
 
-// End is as in lease.Ender.
+// End ends the context, and all that comes from it, with a cause (lease.Ender).
 func (c *holdContext) End(cause error) {
 	c.stopForget()
 	c.cancel(cause)
@@ -86,19 +86,19 @@ func (c *holdContext) check() {
 	}
 }
 
-// Err is as in context.Context.
+// Err implements [context.Context].
 func (c *holdContext) Err() error {
 	c.check()
 	return c.Context.Err()
 }
 
-// Done is as in context.Context.
+// Done implements [context.Context].
 func (c *holdContext) Done() <-chan struct{} {
 	c.check()
 	return c.Context.Done()
 }
 
-// Value is as in context.Context. context.Cause comes through here.
+// Value implements [context.Context]. context.Cause comes through here.
 func (c *holdContext) Value(key any) any {
 	if key == (holdKey{}) {
 		return c

@@ -8,7 +8,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// Errors are the errors of the API, of which the engine knows neither the texts nor the types.
+// Errors are the errors of the API. The engine knows neither their texts nor their types.
 type Errors struct {
 	Closed, NotHeld, Lost, Unlocked, Unconfirmed, MaxHold, Deadlock error
 	Expired, Recalled, NotRecallable                                error
@@ -44,13 +44,13 @@ type Errors struct {
 	ReasonOf func(err error) error
 	// RecalledHold is the cause of the end of a hold that was recalled.
 	RecalledHold func(name string, token int64, r line.Recall) error
-	// OfTicket is the reason of a loss of a key, and OfLease that of a lease; answer is what etcd has
-	// answered, and may be nil.
+	// OfTicket is why a key was lost, and OfLease why a lease was. answer is what etcd has answered,
+	// and may be nil.
 	OfTicket func(ticket.Reason) error
 	OfLease  func(r lease.Reason, answer error) error
 
-	// Unavailable is the error for an etcd that does not answer, and CloseUnconfirmed that of a
-	// Session's Close that etcd did not confirm in time.
+	// Unavailable is the error for an etcd that does not answer, and CloseUnconfirmed the error of a
+	// Session's Close if etcd did not confirm it in time.
 	Unavailable      func(reason error) error
 	CloseUnconfirmed func(why error) error
 }

@@ -164,7 +164,8 @@ func (p *place) newHoldLocked(c *claim, first *Hold, now time.Time) {
 	}
 }
 
-// LostSafe is as in lease.Mortal. A hold on a lease that was closed was not lost.
+// LostSafe is the cause of the end of h if its lease has ended for why (lease.Mortal). A hold on a
+// lease that was closed was not lost.
 func (h *Hold) LostSafe(why error) error {
 	if why == errs.Closed {
 		return errs.Closed
@@ -186,10 +187,10 @@ func (h *Hold) Recalled() <-chan struct{} {
 	return h.recall.requested
 }
 
-// KeySafe is as in lease.Mortal.
+// KeySafe is the key of h, or one of them (lease.Mortal).
 func (h *Hold) KeySafe() string { return h.place.Ticket.Key }
 
-// OverSafe is as in lease.Mortal.
+// OverSafe has h follow soon that its time is over (lease.Mortal).
 func (h *Hold) OverSafe() { time.AfterFunc(0, h.check) }
 
 // clearLocked has the key of a hold removed that was lost, and gives its turn to the next waiter in
@@ -356,7 +357,7 @@ func (h *Hold) EndContexts() {
 	}
 }
 
-// EndsLocked is as in queue.Owner: it ends the holds at p, a few of them now, and the rest soon.
+// EndsLocked ends the holds at p, a few of them now, and the rest soon (queue.Owner).
 func (p *place) EndsLocked() {
 	now := time.Now()
 	for range guard.Few {
@@ -387,7 +388,7 @@ func (p *place) settle() {
 	p.settling = false
 }
 
-// EndContexts is as in queue.Owner. It ends those of all holds that have ended at p.
+// EndContexts ends the contexts of all holds that have ended at p (queue.Owner).
 func (p *place) EndContexts() {
 	for {
 		p.m.s.mu.Lock()

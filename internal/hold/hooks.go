@@ -143,7 +143,7 @@ func (*Hooks) holds(ctx context.Context, waited time.Duration) context.Context {
 	return Made(ctx, func() context.Context { return c.Holds(ctx, waited) })
 }
 
-// Made is the context that of makes of ctx, or ctx if it panics or makes none.
+// Made is the context that the function of makes from ctx, or ctx if it panics or makes none.
 func Made(ctx context.Context, of func() context.Context) (result context.Context) {
 	defer func() {
 		if p := recover(); p != nil || result == nil {

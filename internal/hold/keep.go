@@ -215,7 +215,7 @@ func (y *stay) giveBack(kept bool) {
 	delete(s.stays, y)
 }
 
-// LingersLocked is as in queue.Local.
+// LingersLocked reports whether a key lingers, or will after the Unlock of its hold (queue.Local).
 func (n *localLine) LingersLocked() bool {
 	h := n.holdLocked()
 	return n.kept != nil ||
@@ -223,7 +223,7 @@ func (n *localLine) LingersLocked() bool {
 			h.place.Recall == nil && h.place.tellsOf(h.claim)
 }
 
-// LingeringLocked is as in queue.Local.
+// LingeringLocked returns the place whose key lingers, nil if none does (queue.Local).
 func (n *localLine) LingeringLocked() *queue.Place {
 	if n.kept == nil {
 		return nil
@@ -231,7 +231,7 @@ func (n *localLine) LingeringLocked() *queue.Place {
 	return &n.kept.Place
 }
 
-// GiveWayLocked is as in queue.Local.
+// GiveWayLocked gives up the key that lingers, if one does (queue.Local).
 func (n *localLine) GiveWayLocked() {
 	if p := n.kept; p != nil {
 		n.kept = nil

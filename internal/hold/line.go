@@ -11,8 +11,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// A localLine is what a Session has of one name: the queue of its goroutines, of which only the
-// owner has a place in etcd's line, and what it knows about that line. Session.mu guards it.
+// A localLine is what a Session has of one name: the queue of its goroutines, and what it knows
+// about etcd's line. Only the owner of the queue's turn has a place there. Session.mu guards it.
 type localLine struct {
 	queue.Line // etcd's line, as it is known
 	s          *Session
@@ -33,8 +33,8 @@ type localLine struct {
 }
 
 // lineAtLocked returns the local line of s for a name. It makes it if there is none. Unused lines
-// are kept for their key names, up to a number: a line that is made then has two others looked at,
-// of which those go that are not used.
+// are kept for their key names, up to a number: for each line that is made then, two others are
+// looked at, and go if they are not used.
 func lineAtLocked(s *Session, name string) *localLine {
 	if n := s.lines[name]; n != nil {
 		return n
@@ -64,7 +64,8 @@ func (n *localLine) holdLocked() *Hold {
 	return nil
 }
 
-// PlaceLocked is as in queue.Local.
+// PlaceLocked returns the place of the claim that has the turn, or of the key that lingers
+// (queue.Local).
 func (n *localLine) PlaceLocked() *queue.Place {
 	switch owner := n.queue.Owner(); {
 	case owner == nil:
@@ -246,7 +247,7 @@ type markedLines struct {
 	settling bool // a goroutine makes the admissions that are left
 }
 
-// MarkLocked notes that something has changed on which n's admission depends: that of a waiter. One
+// MarkLocked notes that the first waiter of n may be admitted now: something has changed. A waiter
 // that comes later marks n itself.
 func (n *localLine) MarkLocked() {
 	if n.asking != nil {
@@ -367,7 +368,7 @@ func (n *localLine) RefuseLocked(answer error) {
 	}
 }
 
-// SharesLocked is as in queue.Local.
+// SharesLocked reports whether several reads share the turn, or one is about to join (queue.Local).
 func (n *localLine) SharesLocked() bool {
 	h := n.holdLocked()
 	if h == nil || !h.claim.reads() {

@@ -8,8 +8,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// acquireAll is one call that locks all the names, each of which comes once. It returns the hold
-// of the first.
+// acquireAll is one call that locks all the names, which differ. It returns the hold of the first.
 func acquireAll(
 	ctx context.Context, s *Session, names []string, w Request,
 ) (*Hold, context.Context, error) {

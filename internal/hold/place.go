@@ -96,7 +96,7 @@ func (p *place) contender() Contender {
 	return c
 }
 
-// RecalledLocked is as in queue.Owner: it recalls the holds at p.
+// RecalledLocked recalls the holds at p (queue.Owner).
 func (p *place) RecalledLocked() {
 	p.noticeLocked(p.holds.Len())
 }
@@ -122,7 +122,7 @@ func (p *place) noticeLocked(left int) {
 	}
 }
 
-// MeetsLocked is as in queue.Owner. It warns once for each limit other than its own that a
+// MeetsLocked (queue.Owner) warns once for each limit other than its own that a
 // Semaphore meets in line.
 func (p *place) MeetsLocked(unlike line.Line) {
 	m := p.m
@@ -140,19 +140,19 @@ func (p *place) MeetsLocked(unlike line.Line) {
 	}
 }
 
-// Removing is as in queue.Owner.
+// Removing tells the user that p's key is about to be removed (queue.Owner).
 func (p *place) Removing() {
 	e := Cleanup{p.Ticket.Key}
 	report(&p.m.s.hooks, p.m.cfg.Hooks.CleanupPending, context.Background(), e)
 }
 
-// Removed is as in queue.Owner.
+// Removed tells the user that p's key has gone (queue.Owner).
 func (p *place) Removed() {
 	e := Cleanup{p.Ticket.Key}
 	report(&p.m.s.hooks, p.m.cfg.Hooks.CleanupDone, context.Background(), e)
 }
 
-// Stays is as in queue.Owner.
+// Stays tells the user that p's key is not removed yet, and why (queue.Owner).
 func (p *place) Stays(why error) {
 	p.m.s.warnOf(p.m.cfg, p.Ticket.Key, why, "key not removed yet", "key", p.Ticket.Key, "error", why)
 }

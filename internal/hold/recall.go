@@ -60,7 +60,7 @@ type recallState struct {
 }
 
 // noticeLocked begins the grace of h, which has noticed a request now, if it listens: c is its
-// recall. One that ends later than that of an earlier request changes nothing.
+// recall. A grace that ends later than an earlier one changes nothing.
 func (c *recallState) noticeLocked(h *Hold, r line.Recall, now time.Time) {
 	m, most := h.m, h.m.cfg.Recall
 	ends := now.Add(min(r.Grace, most))

@@ -21,7 +21,7 @@ const setBackLogEvery = 10 * time.Second
 // A listener is a session as its etcd.Conn knows it.
 type listener Session
 
-// SetBackLocked is as in etcd.Listener.
+// SetBackLocked begins the lock delay, as an epoch of etcd has ended (etcd.Listener).
 func (l *listener) SetBackLocked(ended, present *etcd.Epoch) {
 	s := (*Session)(l)
 	until := s.keys.SetBackLocked(present)
@@ -49,17 +49,17 @@ func (l *listener) followSetBack() {
 	s.keys.FollowSetBack()
 }
 
-// StreamSilent is as in etcd.Listener.
+// StreamSilent begins all watches anew, as their stream is silent (etcd.Listener).
 func (l *listener) StreamSilent() { l.keys.WatchAnew() }
 
-// TermFell is as in etcd.Listener.
+// TermFell begins a doubt: etcd may have been set back, as its Raft term fell (etcd.Listener).
 func (l *listener) TermFell(from, to uint64) {
 	s := (*Session)(l)
 	s.keys.MayBeSetBack(fmt.Sprintf("its Raft term fell from %d to %d", from, to),
 		s.leases.LongestTTL())
 }
 
-// Unavailable is as in etcd.Listener.
+// Unavailable tells the user that etcd does not answer, and for how long (etcd.Listener).
 func (l *listener) Unavailable(reason error, silent time.Duration) {
 	s := (*Session)(l)
 	s.warnOf(s.cfg, weak.Make(s), reason, "etcd does not answer",
@@ -68,27 +68,27 @@ func (l *listener) Unavailable(reason error, silent time.Duration) {
 	report(&s.hooks, s.cfg.Hooks.Unavailable, context.Background(), e)
 }
 
-// Limited is as in etcd.Listener.
+// Limited tells the user that etcd takes few operations in one transaction (etcd.Listener).
 func (l *listener) Limited(most int) {
 	(*Session)(l).log(slog.LevelWarn, "etcd takes few operations in one transaction", "most", most)
 }
 
-// Uncombined is as in etcd.Listener.
+// Uncombined tells the user that etcd takes no transactions in one (etcd.Listener).
 func (l *listener) Uncombined(err error) {
 	(*Session)(l).log(slog.LevelWarn, "etcd takes each transaction alone", "error", err)
 }
 
-// Unreadable is as in etcd.Listener.
+// Unreadable tells the user that a key may not be read (etcd.Listener).
 func (l *listener) Unreadable(key string, err error) {
 	(*Session)(l).log(slog.LevelWarn, "a key cannot be looked at", "key", key, "error", err)
 }
 
-// Fell is as in etcd.Listener.
+// Fell tells the user that the program's own code has fallen in a request (etcd.Listener).
 func (l *listener) Fell(fall *guard.Fall) {
 	(*Session)(l).log(slog.LevelError, "a request did not return", "error", fall)
 }
 
-// LinesLocked is as in queue.Lines.
+// LinesLocked calls yield with the line of each name, until that reports false (queue.Lines).
 func (l *listener) LinesLocked(yield func(*queue.Line) bool) {
 	for _, n := range l.lines {
 		if !yield(&n.Line) {

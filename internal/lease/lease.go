@@ -171,8 +171,8 @@ func (l *Lease) expire() {
 	l.CheckLocked(time.Now())
 }
 
-// expires is Over. While the trust goes on it sets the timer anew: by the wall clock the end may
-// come sooner than by the monotonic one, by which a timer runs, or not as soon any more.
+// expires is Over. While the trust goes on it sets the timer anew. A timer runs by the monotonic
+// clock: by the wall clock the end may come sooner, or not as soon any more.
 func (l *Lease) expires() error {
 	l.pool.safety.Lock()
 	defer l.pool.safety.Unlock()

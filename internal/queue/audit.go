@@ -36,7 +36,7 @@ const (
 	auditGrace = 500 * time.Millisecond
 )
 
-// CareLocked is as in lease.Tenants.
+// CareLocked does what is due for the keys, and says whether an audit is (lease.Tenants).
 //
 // Invariant: a hold that lasts is covered by a sure watch, or its lease's keys are audited once
 // per renewal period. They are audited as often while the renewals are late. Otherwise audits are
@@ -132,7 +132,7 @@ func (a *Account) auditPeriodLocked(now time.Time, holds coverage) time.Duration
 	return min(max(coveredAudits*period, asRechecks), idleAudits*period)
 }
 
-// Audit is as in lease.Tenants. It compares the lease's keys in etcd with the keys of its places.
+// Audit compares the lease's keys in etcd with the keys of its places (lease.Tenants).
 // It reports false if etcd seems not to know the lease.
 //
 // The answer is neither linearizable nor versioned, so nothing is done because of it

@@ -70,8 +70,7 @@ func (b setBack) until(met line.TTLs, known bool) time.Time {
 	return b.noticed.Add(delay)
 }
 
-// A standing is what a place in line says of the holds that there may be, besides that of the
-// place.
+// A standing is what a place in line says of the holds that there may be beside its own.
 type standing uint8
 
 const (
@@ -132,8 +131,8 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// standingOf is that of a place of a kind which knows what is ahead of it, or holds. Permits that
-// hold let others behind them hold, too.
+// standingOf is the standing of a place that knows what is ahead of it, or holds. Permits that hold
+// let others behind them hold, too.
 func standingOf(kind line.Kind, holds bool) standing {
 	switch {
 	case kind == line.Read:

@@ -386,24 +386,24 @@ func (a *Account) eachLocked(f func(*Place)) {
 	}
 }
 
-// UseLocked is as in lease.Tenants.
+// UseLocked is what needs the lease of a (lease.Tenants).
 func (a *Account) UseLocked() lease.Use {
 	return lease.Use{
 		Users: a.users, IdleSince: a.idleSince, Releases: a.releases, Removals: a.removals,
 	}
 }
 
-// MarkLocked is as in lease.Tenants.
+// MarkLocked marks the lines of all places of a (lease.Tenants).
 func (a *Account) MarkLocked() {
 	a.eachLocked(func(p *Place) { p.line.local.MarkLocked() })
 }
 
-// GiveWayLocked is as in lease.Tenants: keys that linger are given up.
+// GiveWayLocked gives up the keys that linger (lease.Tenants).
 func (a *Account) GiveWayLocked() {
 	a.eachLocked((*Place).giveWayLocked)
 }
 
-// EndedLocked is as in lease.Tenants.
+// EndedLocked has the places of a follow the end of the lease (lease.Tenants).
 func (a *Account) EndedLocked() {
 	unknown := a.lease.IsUnknown()
 	a.eachLocked(func(p *Place) {
@@ -415,7 +415,8 @@ func (a *Account) EndedLocked() {
 	})
 }
 
-// KeyLocked is as in lease.Tenants. Of many places it looks at some.
+// KeyLocked is a key on the lease, empty if none is found (lease.Tenants). Of many places it looks
+// at some.
 func (a *Account) KeyLocked() string {
 	looked := 0
 	for _, p := range a.places {
@@ -429,14 +430,14 @@ func (a *Account) KeyLocked() string {
 	return ""
 }
 
-// SuspectLocked is as in lease.Tenants.
+// SuspectLocked makes an audit of the keys due now (lease.Tenants).
 func (a *Account) SuspectLocked() {
 	a.suspect = true
 	a.lease.WakeKeeper()
 }
 
-// RemoveRest is as in lease.Tenants. It reads all keys that the Session accounts for: none if
-// nothing was held.
+// RemoveRest removes the keys that the end of the lease has not removed (lease.Tenants). It reads
+// all keys that the Session accounts for: none if nothing was held.
 func (a *Account) RemoveRest(until time.Time) error {
 	k := a.keys
 	ctx, cancel := context.WithDeadline(k.ctx, until)
@@ -483,7 +484,7 @@ func (a *Account) removeAll(ctx context.Context, read []line.Entry) []error {
 	return errs
 }
 
-// RevokedLocked is as in lease.Tenants: it closes the account.
+// RevokedLocked closes the account: the lease needs it no more (lease.Tenants).
 //
 // (Do not forget a lease that is left because the Session was not closed yet. Close would return
 // nil while a key blocks others. TestCloseDoesNotSayNilForALeaseThatStays.)

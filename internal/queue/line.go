@@ -27,7 +27,7 @@ type Line struct {
 	delay delay // for how long no hold begins, as etcd was set back
 }
 
-// A predecessor is the key behind which a place stands, as it is watched.
+// A predecessor is the key right before a place, as it is watched.
 type predecessor struct {
 	// Set once, then only read.
 	key string
@@ -181,7 +181,7 @@ func (n *Line) dropView() {
 	}
 }
 
-// unwatchLastLocked ends the watch of the key behind which the last place in n stood.
+// unwatchLastLocked ends the watch of the key right before the last place in n.
 func (n *Line) unwatchLastLocked() {
 	if n.last != nil {
 		n.last.late.Stop()

@@ -334,8 +334,8 @@ func (p *Place) lengthOf() int {
 	return max(ahead.Keys, ahead.Count()+1)
 }
 
-// ExpectsLocked has e, by which Lock puts p's key, expect the key behind which the place before p
-// stood, if it is watched yet.
+// ExpectsLocked has e, by which Lock puts p's key, expect the key that the Session's place before p
+// was behind, if it is watched yet.
 func (p *Place) ExpectsLocked(e *ticket.Entering) {
 	if w := p.line.last; w != nil {
 		e.Behind(w.key)

@@ -15,7 +15,7 @@ const (
 	// revision of its put. etcd serves such a watch within 100 ms.
 	pastWait = 250 * time.Millisecond
 
-	// keepLast is for how long the key behind which a place stood is watched when it is gone.
+	// keepLast is for how long the key right before a place is watched when it is gone.
 	keepLast = 2 * time.Second
 )
 
@@ -50,8 +50,8 @@ func (n *Line) watchBefore(
 	return w, from != 0
 }
 
-// knownBefore takes the watch of the key behind which the last place of the Session stood, if there
-// is one. It has begun before p was put, and is all that p needs if it is of the same key.
+// knownBefore takes the watch of the key right before the last place of the Session, if there is
+// one. It has begun before p was put, and is all that p needs if p is behind the same key.
 // Otherwise from is the revision from which p has to watch, 0 if from now and to look then.
 //
 // etcd serves a watch from a past revision late. That is for a line in which one waits for so
@@ -73,8 +73,8 @@ func (n *Line) knownBefore(p *Place, before line.Entry) (last *predecessor, same
 	return last, last != nil && last.key == before.Key && last.Epoch == p.epoch, from
 }
 
-// unwatchBefore ends the watch of the key behind which p stood, unless it is gone and p is the
-// first now. Then the watch stays for a while. The holder before p may queue again, and so may p's
+// unwatchBefore ends the watch of the key right before p, unless it is gone and p is the first now.
+// Then the watch stays for a while. The holder before p may queue again, and so may p's
 // Session, which then stands behind the same key, and needs no other watch.
 func (n *Line) unwatchBefore(p *Place, w *predecessor) {
 	k := n.keys

@@ -16,7 +16,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// TenantsLocked is as in lease.Config. They are the account of the keys on the lease.
+// TenantsLocked returns the account of the keys on a lease that was just granted (lease.Config).
 func (k *Keys) TenantsLocked(granted *lease.Lease) lease.Tenants {
 	a := &Account{
 		keys: k, lease: granted, places: make(map[string]*Place), idleSince: time.Now(),

@@ -32,10 +32,10 @@ type tries interface {
 	// nothing is put.
 	txn(e *Entering) (ifs []clientv3.Cmp, then, rest []clientv3.Op)
 
-	read(e *Entering, a Answer) // as in Put; it sets e.shown
+	read(e *Entering, a Answer) // reads what an answer shows, and sets e.shown
 
-	// judge is as in Put. is says whether the key stands in line: by this request, or by an earlier
-	// one whose answer was lost.
+	// judge says what follows from an answer that was read. is says whether the key stands in line: by
+	// this request, or by an earlier one whose answer was lost.
 	judge(e *Entering, a Answer, is Entrance) Entrance
 }
 
@@ -65,7 +65,7 @@ func (e Entrance) String() string {
 	return [...]string{"unsure", "queued", "taken", "useless"}[e]
 }
 
-// Txn is as in Put. There is one value.
+// Txn is the next transaction to send (Put). There is one value.
 func (e *Entering) Txn(values ...string) Txn {
 	t := e.t
 	txn := Txn{Name: t.Name, If: []clientv3.Cmp{t.absent()}, own: t.Key}
@@ -83,9 +83,9 @@ func (e *Entering) Txn(values ...string) Txn {
 	return txn
 }
 
-// Read is as in Put. In a line of thousands of permits it takes a while, so it is called before the
-// mutex is taken: the put is its call's own as long as it is under way.
-// (TestWhatRunsUnderTheMutexIsBounded.)
+// Read reads what an answer shows of the line (Put). In a line of thousands of permits it takes a
+// while, so it is called before the mutex is taken: the put is its call's own as long as it is
+// under way. (TestWhatRunsUnderTheMutexIsBounded.)
 func (e *Entering) Read(a Answer) {
 	e.shown = shown{}
 	switch {
@@ -97,7 +97,7 @@ func (e *Entering) Read(a Answer) {
 	}
 }
 
-// Judge is as in Put.
+// Judge says what follows from an answer that was read (Put).
 func (e *Entering) Judge(a Answer) (is Entrance) {
 	t := e.t
 	e.ahead = line.Ahead{}
@@ -123,13 +123,14 @@ func (e *Entering) Judge(a Answer) (is Entrance) {
 	return is
 }
 
-// Ahead is as in Put, of the one ticket. It is Unread if an earlier copy has put the key.
+// Ahead is what is ahead of the ticket, by the answer that was judged (Put). It is Unread if an
+// earlier copy has put the key.
 func (e *Entering) Ahead(int) line.Ahead { return e.ahead }
 
-// Behind makes Lock expect the key last, behind which the Session's last ticket stood, unless Lock
-// is to read the holder's value. If all contenders of a crowd go round and round, that key is there
-// again, and it is the nearest. Lock then reads only that key, and how many keys there are. This is
-// for a ticket that waits for all before it.
+// Behind makes Lock expect the key last, unless it is to read the holder's value: the Session's
+// last ticket stood right behind that key. If all contenders of a crowd go round and round, that
+// key is there again, and it is the nearest. Lock then reads only that key, and how many keys there
+// are. This is for a ticket that waits for all before it.
 func (e *Entering) Behind(last string) {
 	if e.try == nil && !e.owner && e.t.Kind == line.Exclusive {
 		e.last = last

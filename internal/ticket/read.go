@@ -7,8 +7,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
-// wider is the factor by which a ticket reads more keys after keys that are no contenders have
-// filled the first range.
+// wider is how many times as many keys a ticket reads after keys that are no contenders have filled
+// the first range.
 const wider = 32
 
 // CountBelow counts the keys below the name of a lock.
@@ -57,8 +57,7 @@ func (t *Ticket) AskTTLs() clientv3.Op {
 	return t.whole(newestFirst, MostTold, clientv3.WithMaxCreateRev(t.rev))
 }
 
-// Contends compares e, behind which t waits, with what is there: it is true if that very
-// key is there and stands in line.
+// Contends compares e with what is there: it is true if that very key is there and stands in line.
 //
 // A key that was put over keeps its create revision, but perhaps has no lease. Then it no
 // longer stands in line, and no lease removes it.

@@ -322,8 +322,8 @@ func (t *Ticket) Hold() {
 	t.state = Held
 }
 
-// Observe says what an observation means for t. It is the one transition by which another request
-// takes t's key, from InLine or Held to Gone. A Leaving ticket stays Leaving, since its own request
+// Observe says what an observation means for t. It is the one transition from InLine or Held to
+// Gone: another request has taken t's key. A Leaving ticket stays Leaving, since its own request
 // may have deleted the key: but if it was put over it may outlive its lease. The first loss counts,
 // with its reason.
 func (t *Ticket) Observe(o Observation) Seen {

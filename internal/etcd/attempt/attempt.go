@@ -91,8 +91,8 @@ func (c *Caller) Disconnected() bool {
 // Closed reports whether the client was closed. Nothing works after that: clientv3 would retry
 // a hundred times and warn each time.
 //
-// (Do not go by the client's context alone. It also ends with that of clientv3's Config, and then
-// requests go on: a release would be given up, and its key stay.
+// (Do not go by the client's context alone. It also ends with the Context of clientv3's Config, and
+// then requests go on: a release would be given up, and its key stay.
 // TestTheEndOfTheClientsContextBlocksNobody.)
 func (c *Caller) Closed() bool {
 	return c.closed.Err() != nil && (c.conn == nil || c.conn.GetState() == connectivity.Shutdown)
@@ -104,8 +104,8 @@ func (c *Caller) Closed() bool {
 // next, and not too rarely. The result may change while the watch begins.
 //
 // Invariant: the first watch of a waiter takes no longer than one of its attempts may, whatever
-// answers have taken of late. (Do not let it take as long as an outage of which these answers
-// tell: while the waiter waits for a watch it reads nothing, and may be the first in line.
+// answers have taken of late. (Do not let it take as long as an outage did that these
+// answers tell of: while the waiter waits for a watch it reads nothing, and may be first in line.
 // TestSlowAnswersOfBeforeDoNotDelayAWaiter.)
 func (c *Caller) WatchTimeout(b Backoff) (d time.Duration) {
 	least, doublings := 4*ReadTimeout, 3

@@ -169,6 +169,6 @@ func (m *limiter) spend(now time.Time, n int, several bool) (granted int) {
 	return granted
 }
 
-// repaid pays n repeats of an attempt back, of which one was answered while the first request was
-// not: they were worth it, as when one endpoint of several is dead.
+// repaid pays n repeats of an attempt back. One of them was answered while the first request was
+// not, so they were worth it, as when one endpoint of several is dead.
 func (m *limiter) repaid(n int) { m.spent = max(m.spent-float64(n), 0) }
