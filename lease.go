@@ -150,8 +150,8 @@ func (s *Session) TryDo(
 	})
 }
 
-// Lead calls fn each time this process holds the lock name, again and again until ctx ends or fn
-// returns [ErrStopLeading], as [Mutex.Lead] does.
+// Lead calls fn each time this process holds the lock name, until ctx ends or fn returns
+// [ErrStopLeading], as [Mutex.Lead] does.
 func (s *Session) Lead(
 	ctx context.Context, name string, fn func(ctx context.Context) error, opts ...Option,
 ) error {

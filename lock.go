@@ -180,9 +180,8 @@ func (m *Mutex) do(
 	return during(started, h, fn, func() error { return m.lock.Unlock(ctx, h) })
 }
 
-// Lead calls fn each time this process holds the lock, again and again until ctx ends. Of all
-// processes that call Lead for a name one leads at a time. Another takes over when it ends, loses
-// the lock, or dies.
+// Lead calls fn each time this process holds the lock, until ctx ends. Of all processes that call
+// Lead for a name one leads at a time. Another takes over when it ends, loses the lock, or dies.
 //
 // fn gets a context that ends with the hold (see [Mutex.Context]). Lead releases the lock only
 // after fn has returned: a leader that was asked to end, by ctx or by a [Recall], has no successor

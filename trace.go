@@ -161,7 +161,7 @@ type LeaseGrantedEvent struct {
 // A LeaseRenewedEvent is a renewal.
 type LeaseRenewedEvent struct {
 	Lease     clientv3.LeaseID
-	RoundTrip time.Duration
+	RoundTrip time.Duration // from when it was due until it counted
 }
 
 // A RenewalFailedEvent is an attempt to renew a lease that failed.
