@@ -72,7 +72,7 @@ func TestALeaseIsOver(t *testing.T) {
 		want          bool
 	}{
 		{0, 0, 1, false}, {10, 15, 12, false}, {3, 15, 1, false}, {3, 15, 2, true}, {0, 15, 0, true},
-		{-1, 15, 1, true}, {3, 15, 16, false},
+		{-1, 15, 1, true}, {3, 15, 16, false}, {-1, 0, 0, false},
 	} {
 		l := Lease{row.left, row.granted, at(0)}
 		require.Equal(t, row.want, l.over(at(row.seconds)), row)
