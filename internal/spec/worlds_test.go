@@ -67,7 +67,7 @@ func TestWorlds(t *testing.T) {
 		t.Skip("-runs says how many, and needs Node")
 	}
 	f := load(t, "small.qnt")
-	require.Len(t, worldsOf(f), 8)
+	require.Len(t, worldsOf(f), 9)
 	for _, world := range worldsOf(f) {
 		t.Run(world, func(t *testing.T) {
 			t.Parallel()
@@ -114,7 +114,7 @@ func TestConstantsThatBreakAnAssumptionAreSeen(t *testing.T) {
 		t.Skip("-runs says that there is Node")
 	}
 	for fault, assumption := range map[string]string{
-		"noMargin": "theMarginPaysForTheDrift", "atOnce": "thePauseOutlastsATTL",
+		"noMargin": "theMarginPaysForTheDrift", "ownTTL": "theFloorOutlastsEachTTL",
 	} {
 		f := load(t, filepath.Join("faults", fault+".qnt"))
 		assert.Equal(t, []string{assumption}, broken(t, f, f.New(fault, nil)))
