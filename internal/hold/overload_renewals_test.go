@@ -129,16 +129,17 @@ func TestTheRenewalsOfAClientsSessionsGoOutTogether(t *testing.T) {
 // the renewals of a healthy etcd: those that go out together fail together. While two of three fail
 // they lose no hold.
 func TestRenewalsThatFailAtOnceHaveABudget(t *testing.T) {
-	for _, row := range []struct {
+	rows := []struct {
 		groups  []group
 		several bool
 	}{
 		{[]group{{100, 2 * time.Second}}, true},
-		{[]group{{200, 15 * time.Second}}, false},
-		{[]group{{race.Fewer(1000, 200), 15 * time.Second}}, true},
-		{[]group{{200, 3 * time.Minute}}, true},
 		{[]group{{50, 3 * time.Second}, {50, 15 * time.Second}, {100, 3 * time.Minute}}, true},
-	} {
+		{[]group{{200, 15 * time.Second}}, false},
+		{[]group{{1000, 15 * time.Second}}, true},
+		{[]group{{200, 3 * time.Minute}}, true},
+	}
+	for _, row := range rows[:race.Fewer(len(rows), 2)] {
 		for _, share := range []float64{2. / 3, 9. / 10, 1} {
 			inFleet(t, row.several, row.groups, func(t *testing.T, a *fleet) {
 				a.etcd.Intercept(renewalsFail(share))

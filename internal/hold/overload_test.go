@@ -569,7 +569,7 @@ func TestErrorsThatComeBackAtOnceLoseNoHold(t *testing.T) {
 // docs/ttl.md says what share of failures a hold survives. While nearly all requests fail the hold
 // is lost, and until then the keeper has sent no more than some hundred renewals, or pairs of them.
 func TestTheShareOfFailuresThatAHoldSurvives(t *testing.T) {
-	const runs = 3
+	runs := race.Fewer(3, 1)
 	for _, ttl := range []time.Duration{2 * time.Second, 15 * time.Second, time.Minute} {
 		for _, several := range []bool{false, true} {
 			for _, row := range []struct {

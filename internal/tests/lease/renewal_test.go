@@ -361,7 +361,9 @@ func TestTheRefusalOfManyLeasesLosesNoOther(t *testing.T) {
 		for _, hold := range keeps {
 			require.NoError(t, hold.Err(), "%v", context.Cause(hold))
 		}
-		require.Less(t, refusals.Load(), int64(2*refused))
+		// Some 700, and up to 900 by who shares a stream when the first one is refused. If each ended
+		// the stream of the others it would be 1,600.
+		require.Less(t, refusals.Load(), int64(3*refused))
 	})
 }
 
