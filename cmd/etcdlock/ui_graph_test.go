@@ -89,7 +89,7 @@ func TestThePageDrawsALongLineOfSessionsThatAreInOthers(t *testing.T) {
 	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
 	b.shows("#space .row", "stock")
 	b.press("#waits")
-	b.shows("#drawnmore", "^Round: Sessions. .* holds it. $")
+	b.shows("#drawnmore", "^Rounded boxes are Sessions. .* holds it. $")
 	var seen graphSeen
 	b.async(graphLooks, &seen)
 	require.Empty(t, seen.Wrong)
