@@ -88,7 +88,7 @@ func (of *combined) look(call *callContext) {
 // false if that does not show it.
 func (n newest) of(all *pb.RangeResponse) (own *pb.RangeResponse, whole bool) {
 	kvs := all.GetKvs()
-	for len(kvs) > 0 && kvs[0].GetCreateRevision() > n.upTo {
+	for len(kvs) > 0 && kvs[0].CreateRevision > n.upTo {
 		kvs = kvs[1:]
 	}
 	if int64(len(kvs)) < n.most && all.GetMore() {

@@ -131,13 +131,17 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// standingOf is the standing of a place that knows what is ahead of it, or holds. Permits that hold
-// let others behind them hold, too.
-func standingOf(kind line.Kind, holds bool) standing {
+// standingOf is the standing of a place of a shape that knows what is ahead of it, or holds. A
+// permit that leaves some of its limit lets others behind it hold, too: if it waits, as soon as
+// those before it have gone, though it has yet to hear of that.
+//
+// Do not take it for one behind which nobody holds.
+// (TestThePermitsBehindOneThatWaitsMayHoldUnseen.)
+func standingOf(of line.Shape) standing {
 	switch {
-	case kind == line.Read:
+	case of.Kind == line.Read:
 		return besides
-	case kind == line.Permit && holds:
+	case of.Kind == line.Permit && of.Weight < of.Limit:
 		return nowhere
 	default:
 		return behind

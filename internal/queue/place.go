@@ -307,7 +307,7 @@ func (p *Place) setAheadLocked(ahead line.Ahead, at *etcd.Epoch, shown int64) {
 	p.line.local.MarkLocked()
 	p.KnowsLocked(ahead)
 	if ahead.Reading != line.Unread && !p.StaleLocked() {
-		p.standsLocked(standingOf(p.Ticket.Kind, false))
+		p.standsLocked(standingOf(p.Ticket.Shape))
 	}
 	for _, e := range ahead.Last[max(0, len(ahead.Last)-guard.Piece):] { // a permit may have many
 		p.keys.suspectOrphanLocked(e)
@@ -410,7 +410,7 @@ func (p *Place) standsNoMoreLocked() {
 
 // headsLocked notes that p's key was seen where it is held, and what that says of other holds.
 func (p *Place) headsLocked() {
-	p.standsLocked(standingOf(p.Ticket.Kind, true))
+	p.standsLocked(standingOf(p.Ticket.Shape))
 }
 
 // StaleLocked reports whether p was last seen in an epoch before.

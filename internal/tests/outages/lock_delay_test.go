@@ -368,6 +368,40 @@ func TestTheLockDelayCountsThoseThatTheViewHasShown(t *testing.T) {
 	})
 }
 
+// A permit waits, and its Session hears nothing as the one before it is released. So the permit
+// behind it, whose Session it has never met, holds unseen, with a TTL of its own. Then etcd is
+// wiped.
+func TestThePermitsBehindOneThatWaitsMayHoldUnseen(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const ttl = time.Minute // as long as holds are waited for that nobody has met
+		one := of(func(t *testing.T, s *etcdlock.Session) func(context.Context) (*etcdlock.Hold, error) {
+			sem := tests.SemaphoreOf(t, s, 2)
+			return func(ctx context.Context) (*etcdlock.Hold, error) { return sem.Acquire(ctx, 1) }
+		})
+		a, s := tests.SessionOf(t, etcd, "a"), tests.SessionOf(t, etcd, "s")
+		far := tests.SessionOf(t, etcd, "far", etcdlock.WithTTL(ttl))
+		knows(t, etcd, s)
+		both, err := tests.SemaphoreOf(t, a, 2).Acquire(t.Context(), 2)
+		require.NoError(t, err)
+		first := takesLater(t, one, s)
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			return fake.Effect{Drop: c.Process == "s" && c.Method == fake.Event}
+		})
+		unseen := takesLater(t, one, far)
+		require.NoError(t, both.Unlock(t.Context()))
+		held := tests.SoonOr(t, unseen, "the one behind does not get in")
+		etcd.Cut("far")
+		etcd.Restore(0, 2)
+		second := takesLater(t, one, s)
+		for _, in := range []<-chan entry{first, second} {
+			now := tests.SoonOr(t, in, "s does not get in")
+			defer func() { require.NoError(t, now.unlock(context.Background())) }()
+		}
+		require.Error(t, held.hold.Err(), "three hold of two")
+		require.ErrorIs(t, held.unlock(tests.Within(t, time.Second)), etcdlock.ErrLost)
+	})
+}
+
 // Whoever comes after the set-back cannot hold since before: the delay is no longer for it.
 func TestTheLockDelayDoesNotCountThoseWhoCameAfterTheSetBack(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
