@@ -55,6 +55,14 @@ func (v *View) laneLines() []Line {
 		head += ", known for " + short(known)
 	}
 	head = cells.Pad("LOCK", name) + " " + cells.Pad("HELD BY", holder) + " " + head
+	for _, legend := range []string{
+		"  x lost  b broken  r recalled  / unknown", " x lost b broken r recalled",
+	} {
+		if len(head)+len(legend) <= v.Width {
+			head += legend
+			break
+		}
+	}
 	lines := []Line{{{cells.Pad(head, v.Width), Head}}}
 	for i, r := range v.visible() {
 		_, style := noteOf(r)
