@@ -68,6 +68,15 @@ func TestTheBoardSeesATurnCome(t *testing.T) {
 	require.Equal(t, "exclusive", row.Kind)
 	b.Began("job", a, 4, false) // the line at revision 4 was compacted
 	require.True(t, b.Picture(at(12), 0).Rows(nil)[0].Holder.Waited)
+	for _, of := range []struct {
+		key   string
+		token int64
+	}{{a, 3}, {c, 5}, {"job/config", 3}} { // another hold of that key, one that waits, none
+		b.Began("job", of.key, of.token, true)
+	}
+	for _, p := range b.Picture(at(12), 0).Locks[0].Places {
+		require.Zero(t, p.Held)
+	}
 	b.Began("job", a, 4, true) // the line at revision 4 shows it
 	require.Equal(t, at(0), b.Picture(at(12), 0).Rows(nil)[0].Holder.Held)
 
@@ -109,6 +118,9 @@ func TestReadersAndPermitsHoldTogether(t *testing.T) {
 	require.Equal(t, []any{"mixed", 3, 1}, []any{rows[1].Kind, rows[1].Holding, rows[1].Waiting})
 	b.Apply(at(2), 21, []*clientv3.Event{deleted(key("r", "", 9))})
 	require.Equal(t, "read", b.Picture(at(1), 0).Rows(nil)[1].Kind)
+	more := kv(fmt.Sprintf("p/%s-8000-0003%08x", permit, 9), 22, 9, owned("p", 0))
+	b.Apply(at(3), 22, []*clientv3.Event{put(more)})
+	require.Equal(t, 2, b.Picture(at(3), 0).Rows(nil)[0].Limit, "the least of the line")
 }
 
 // A recall shows with the time at which the board saw it, and a kept place with the time left.
@@ -127,9 +139,17 @@ func TestRecallsAndKeptPlacesShow(t *testing.T) {
 	require.Equal(t, 5*time.Second, row.Held, "it has held as before")
 	require.Equal(t, 1, row.Turns)
 
+	again := kv(k, 2, 1, string(asked.Value))
+	again.ModRevision, again.Version = 4, 3
+	b.Apply(at(7), 4, []*clientv3.Event{put(again)})
+	require.Equal(t, at(5), b.Picture(at(7), 0).Rows(nil)[0].Asked.Asked, "it was asked before")
+	late := New()
+	late.Read(at(8), 4, []*mvccpb.KeyValue{again})
+	require.Zero(t, late.Picture(at(8), 0).Rows(nil)[0].Asked.Asked, "before the board looked")
+
 	kept := kv(k, 2, 1, `{"owner":"a","until":"2026-11-27T12:01:00Z","since":"2026-11-27T12:00:01Z"}`)
-	kept.ModRevision, kept.Version = 4, 3
-	b.Apply(at(10), 4, []*clientv3.Event{put(kept)})
+	kept.ModRevision, kept.Version = 5, 4
+	b.Apply(at(10), 5, []*clientv3.Event{put(kept)})
 	require.Equal(t, 40*time.Second, b.Picture(at(20), 0).Rows(nil)[0].Kept)
 }
 
@@ -154,6 +174,49 @@ func TestAFreeLockGoes(t *testing.T) {
 	require.Empty(t, gone.Locks)
 	require.Equal(t, []string{"job"}, gone.Gone)
 	require.Empty(t, b.Picture(at(14), gone.Version).Gone)
+}
+
+// What has come back is not told as gone. Where names that went were forgotten a picture is whole.
+func TestReadersOfOldPicturesMissNothing(t *testing.T) {
+	b := New()
+	b.Read(at(0), 1, nil)
+	seen := b.Picture(at(0), 0)
+	comes := func(second int, name string) {
+		k := kv(key(name, "", 1), int64(second)+2, 1, "")
+		b.Apply(at(second), k.CreateRevision, []*clientv3.Event{put(k)})
+	}
+	goes := func(second int, name string) {
+		b.Apply(at(second), 0, []*clientv3.Event{deleted(key(name, "", 1))})
+	}
+	comes(1, "job")
+	seen = b.Picture(at(1), 0)
+	goes(2, "job")
+	b.Tick(at(20))
+	require.Equal(t, []string{"job"}, b.Picture(at(20), seen.Version).Gone)
+	comes(21, "job")
+	back := b.Picture(at(21), seen.Version)
+	require.Empty(t, back.Gone)
+	require.Len(t, back.Locks, 1)
+	require.False(t, back.Whole)
+	for i := range mostGone + mostFree {
+		comes(22, fmt.Sprint("short/", i))
+		goes(22, fmt.Sprint("short/", i))
+	}
+	b.Tick(at(23))
+	require.Equal(t, 1+mostFree, len(b.Picture(at(23), 0).Locks), "no more free ones are kept")
+	require.True(t, b.Picture(at(23), seen.Version).Whole)
+}
+
+// A key that is put anew under its name is another place, and the one before has gone.
+func TestAKeyThatIsPutAnewIsAnotherPlace(t *testing.T) {
+	b, k := New(), key("job", "", 1)
+	b.Read(at(0), 1, nil)
+	b.Apply(at(1), 2, []*clientv3.Event{put(kv(k, 2, 1, owned("a", 1)))})
+	b.Apply(at(5), 3, []*clientv3.Event{put(kv(k, 3, 1, owned("a", 5)))})
+	row := b.Picture(at(6), 0).Rows(nil)[0]
+	require.Equal(t, time.Second, row.Held)
+	require.Equal(t, 2, row.Turns)
+	require.Len(t, b.History(at(6), 0).Past, 1)
 }
 
 // Only what has changed is in a later picture.
@@ -181,6 +244,10 @@ func TestALateLease(t *testing.T) {
 	row := b.Picture(at(6), 0).Rows(nil)[0]
 	require.True(t, row.Late)
 	require.Equal(t, int64(6), row.Lease.Left)
+	for left, late := range map[int64]bool{-1: false, 0: true, 6: true, 7: false} {
+		require.Equal(t, late, Lease{Left: left, Granted: 15}.Late(), left)
+		require.Equal(t, late && left != 6, Lease{Left: left, Granted: 13}.Late(), left)
+	}
 	b.Heard(at(6), 8, 6, 15) // of nobody
 	require.Len(t, b.Picture(at(6), 0).Leases, 1)
 }
@@ -215,6 +282,9 @@ func TestACycleOfSessionsIsAPossibleDeadlock(t *testing.T) {
 	// Through waiters, and readers before a writer.
 	require.Len(t, cycles(x("a", 1, 1), x("a", 2, 2), x("a", 3, 3), x("b", 4, 3), x("b", 5, 1)), 1)
 	require.Len(t, cycles(r("a", 1, 1), r("a", 2, 2), x("a", 3, 3), x("b", 4, 3), x("b", 5, 1)), 1)
+	// Of two that have a Session in common one is told.
+	require.Len(t, cycles(x("a", 1, 1), x("b", 2, 2), x("c", 3, 3), x("a", 4, 2), x("b", 5, 1),
+		x("a", 6, 3), x("c", 7, 1)), 1)
 	// Two that have nothing in common are two.
 	require.Len(t, cycles(x("a", 1, 1), x("b", 2, 2), x("a", 3, 2), x("b", 4, 1),
 		x("c", 11, 5), x("d", 12, 6), x("c", 13, 6), x("d", 14, 5)), 2)
@@ -259,6 +329,15 @@ func TestACycleOfCallsWithinHoldsIsADeadlock(t *testing.T) {
 			x("a", 3, 2, 2, ""), x("b", 4, 1, 1, "")}, 0, 1},
 		"of another process": {[]*mvccpb.KeyValue{a, x("b", 2, 3, 0, ""), x("a", 3, 2, 2, ""),
 			x("b", 4, 1, 1, "")}, 0, 0},
+		"of a process of that number on another host": {[]*mvccpb.KeyValue{a, b,
+			x("a", 3, 2, 2, `,"host":"other"`), x("b", 4, 1, 1, "")}, 0, 1},
+		"of programs without a number": {[]*mvccpb.KeyValue{a, b, x("a", 3, 2, 2, `,"pid":0`),
+			x("b", 4, 1, 1, "")}, 0, 1},
+		"a permit whose own limit lets none in": {[]*mvccpb.KeyValue{as(x("a", 1, 1, 0, ""), permit),
+			x("b", 4, 2, 0, ""), as(x("a", 5, 2, 4, ""), single), x("b", 6, 1, 1, "")}, 1, 0},
+		"a permit behind one whose limit lets none in": {[]*mvccpb.KeyValue{
+			as(x("a", 1, 1, 0, ""), single), x("b", 4, 2, 0, ""), as(x("a", 5, 2, 4, ""), permit),
+			x("b", 6, 1, 1, "")}, 1, 0},
 		"of a hold that came later": {[]*mvccpb.KeyValue{b, x("b", 4, 1, 7, ""), x("a", 7, 1, 0, ""),
 			x("a", 8, 2, 2, "")}, 0, 1},
 		"of itself": {[]*mvccpb.KeyValue{x("a", 3, 1, 3, ""), b, x("b", 3, 1, 3, "")}, 0, 0},
