@@ -331,8 +331,8 @@ func TestACycleOfCallsWithinHoldsIsADeadlock(t *testing.T) {
 			x("b", 4, 1, 1, "")}, 0, 0},
 		"of a process of that number on another host": {[]*mvccpb.KeyValue{a, b,
 			x("a", 3, 2, 2, `,"host":"other"`), x("b", 4, 1, 1, "")}, 0, 1},
-		"of programs without a number": {[]*mvccpb.KeyValue{a, b, x("a", 3, 2, 2, `,"pid":0`),
-			x("b", 4, 1, 1, "")}, 0, 1},
+		"of programs without a number": {[]*mvccpb.KeyValue{a, x("b", 2, 2, 0, `,"pid":0`),
+			x("a", 3, 2, 2, `,"pid":0`), x("b", 4, 1, 1, "")}, 0, 1},
 		"a permit whose own limit lets none in": {[]*mvccpb.KeyValue{as(x("a", 1, 1, 0, ""), permit),
 			x("b", 4, 2, 0, ""), as(x("a", 5, 2, 4, ""), single), x("b", 6, 1, 1, "")}, 1, 0},
 		"a permit behind one whose limit lets none in": {[]*mvccpb.KeyValue{
