@@ -403,7 +403,7 @@ func (l *Lease) alarmed() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if overdue && k.verdict == leaseRenew {
-		k.next.Reset(0)
+		k.nextLocked(0)
 	}
 	k.wakeLocked()
 }

@@ -236,6 +236,21 @@ func TestALeaseIsRenewedOnceTheMachineHasWoken(t *testing.T) {
 	}
 }
 
+// The timer of the renewals has run out, and its call waits for the mutex while an answer puts the
+// next renewal off.
+func TestARenewalThatWasPutOffIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, etcd, closes := renewed(t, fake.Effect{})
+		defer closes()
+		l.keeper.renewalDue() // the next one is a period away
+		synctest.Wait()
+		require.Empty(t, etcd.Calls(fake.KeepAlive))
+		time.Sleep(l.plan.Period)
+		synctest.Wait()
+		require.Len(t, etcd.Calls(fake.KeepAlive), 1)
+	})
+}
+
 // renewed is a lease with a TTL of an hour, its etcd, and what closes its Pool. effect is what
 // becomes of its renewals.
 func renewed(t *testing.T, effect fake.Effect) (l *Lease, etcd *fake.Server, closes func()) {

@@ -52,7 +52,8 @@ type keeper struct {
 	asking chan struct{} // has a token of each renewal that asks
 
 	mu          sync.Mutex  // no other is taken under it, but for that of the Session's goroutines
-	next        *time.Timer // when a renewal is due
+	next        *time.Timer // calls renewalDue
+	nextAt      time.Time   // when a renewal is due
 	lastStarted time.Time
 	unanswered  int     // how many sendings in a row had no good answer yet, the last one included
 	repeated    bool    // the last one that has ended has failed
@@ -74,6 +75,7 @@ func (l *Lease) keepLocked(granted time.Time) {
 	k.sender = l.pool.etcd.Renewals(l.ID, l.plan.Period)
 	first := k.untilSent(granted.Add(l.plan.Period))
 	k.mu.Lock() // the timer may run at once
+	k.nextAt = time.Now().Add(first)
 	k.next = time.AfterFunc(first, k.renewalDue)
 	k.mu.Unlock()
 	k.ignore = l.pool.etcd.LookOut(l.alarmed) // which resets that timer
@@ -156,14 +158,22 @@ func (k *keeper) care(lastAudit time.Time) (v verdict, audit bool) {
 	return v, audit
 }
 
-// renewalDue is called by the timer of the renewals.
+// nextLocked makes the next renewal due after a while, and no longer at another time.
+func (k *keeper) nextLocked(after time.Duration) {
+	k.nextAt = time.Now().Add(after)
+	k.next.Reset(after)
+}
+
+// renewalDue is called by the timer of the renewals. It sends none if an answer has put that off
+// since the timer ran out: this call waits for the mutex then, and no Reset ends it.
+// (TestARenewalThatWasPutOffIsNotSent.)
 func (k *keeper) renewalDue() {
 	if k.Over(time.Now()) != nil {
 		return
 	}
 	until := k.until()
 	k.mu.Lock()
-	renews, closed := k.verdict == leaseRenew, k.pool.etcd.Closed()
+	renews, closed := k.verdict == leaseRenew && !k.nextAt.After(time.Now()), k.pool.etcd.Closed()
 	if renews && !closed {
 		k.sendLocked(until)
 	}
@@ -191,7 +201,7 @@ func (k *keeper) sendLocked(until time.Time) {
 		k.wakeLocked()
 	}
 	k.unanswered++ // until its answer comes
-	k.next.Reset(k.plan.Late())
+	k.nextLocked(k.plan.Late())
 }
 
 // answered sets when the next renewal is due, by how one has ended.
@@ -212,18 +222,18 @@ func (k *keeper) answeredFor(started time.Time, err error) (failed bool) {
 	case last && k.unanswered > 0 && streamIsOver(err) && !k.repeated:
 		k.unanswered = 0
 		k.repeated = true
-		k.next.Reset(0) // on another stream, which reports its own result
+		k.nextLocked(0) // on another stream, which reports its own result
 	case err != nil:
 		if k.unanswered > 0 { // else another one, sent since or with it, was answered
 			k.repeated, k.refused = true, k.refused || attempt.Refused(err)
-			k.next.Reset(k.again(started, err))
+			k.nextLocked(k.again(started, err))
 		}
 		return true
 	case last:
 		k.unanswered = 0
 		k.repeated, k.refused = false, false
 		rtt := time.Since(started)
-		k.next.Reset(k.untilSent(started.Add(k.plan.Next(rtt))))
+		k.nextLocked(k.untilSent(started.Add(k.plan.Next(rtt))))
 	}
 	return false
 }
@@ -262,7 +272,7 @@ func (k *keeper) auditLocked() {
 		defer k.mu.Unlock()
 		k.auditing = false
 		if !known && k.unanswered == 0 {
-			k.next.Reset(0) // a renewal tells for certain
+			k.nextLocked(0) // a renewal tells for certain
 		}
 		k.wakeLocked()
 	})

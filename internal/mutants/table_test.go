@@ -233,7 +233,7 @@ var mutants = []mutant{
 	{
 		name:    "one renewal at a time",
 		why:     "The attempt under way has not failed yet. But it may have met the one dead endpoint of three, and take the whole TTL (rule 13).",
-		change:  in("lease.keeper.sendLocked").drop("_.next.Reset(_.plan.Late())"),
+		change:  in("lease.keeper.sendLocked").drop("_.nextLocked(_.plan.Late())"),
 		killers: []killer{simulation(1000), inArea("lease", "TestAFailedRenewalIsFollowedByTwoAtOnce")},
 	},
 	{
@@ -703,9 +703,15 @@ var mutants = []mutant{
 		killers: []killer{core("lease", "TestATrustEndsByTheWallClockAfterTheMachineHasSlept")},
 	},
 	{
+		name:    "a renewal is sent as its timer says, though an answer has put it off",
+		why:     "The timer was reset. But it had run out before, and its call has waited for the keeper's mutex: leases that are refused at once send more than they should (rule 25).",
+		change:  in("lease.keeper.renewalDue").replace("!k.nextAt.After(time.Now())", "true"),
+		killers: []killer{core("lease", "TestARenewalThatWasPutOffIsNotSent")},
+	},
+	{
 		name:    "the timer of the next renewal runs on after the machine has slept",
 		why:     "Renewals are a period apart. But that timer has slept, too, and the trust may be over by the wall clock before, though etcd would have renewed it (rule 2).",
-		change:  in("lease.Lease.alarmed").drop("_.next.Reset(0)"),
+		change:  in("lease.Lease.alarmed").drop("_.nextLocked(0)"),
 		killers: []killer{core("lease", "TestALeaseIsRenewedOnceTheMachineHasWoken")},
 	},
 	{

@@ -332,39 +332,39 @@ func TestARenewalWhoseStreamEndsIsSentAgainAtOnce(t *testing.T) {
 // same client need. Each refusal ends a stream that all share. No hold on the other leases is lost,
 // and etcd gets few renewals to refuse.
 func TestTheRefusalOfManyLeasesLosesNoOther(t *testing.T) {
-	const refused, others = 400, 5
-	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		client := etcd.Client("a")
-		etcd.Delay("a", time.Millisecond)
-		keeps := make(map[clientv3.LeaseID]context.Context)
-		for i := range refused + others {
-			s, err := etcdlock.NewSession(client, etcdlock.WithTTL(tests.TTL))
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = s.Close(context.Background()) }) // of a hold that is lost
-			hold := tests.LockWithin(t, contract.MutexOf(t, s, fmt.Sprint(i)), time.Second)
-			if i%(refused/others) == 1 {
-				keeps[s.Lease()] = hold
+	const refused, others, rounds = 400, 5, 4
+	var refusals atomic.Int64
+	for range rounds { // of one the scheduler makes 640 to 810
+		tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+			client := etcd.Client("a")
+			etcd.Delay("a", time.Millisecond)
+			keeps := make(map[clientv3.LeaseID]context.Context)
+			for i := range refused + others {
+				s, err := etcdlock.NewSession(client, etcdlock.WithTTL(tests.TTL))
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = s.Close(context.Background()) }) // of a hold that is lost
+				hold := tests.LockWithin(t, contract.MutexOf(t, s, fmt.Sprint(i)), time.Second)
+				if i%(refused/others) == 1 {
+					keeps[s.Lease()] = hold
+				}
+				time.Sleep(tests.RenewalPeriod / refused)
 			}
-			time.Sleep(tests.RenewalPeriod / refused)
-		}
-		time.Sleep(tests.TTL)
-		var refusals atomic.Int64
-		etcd.Intercept(func(c fake.Call) (e fake.Effect) {
-			if c.Method == fake.KeepAlive && c.Lease != clientv3.NoLease && keeps[c.Lease] == nil {
-				refusals.Add(1)
-				e.Before = tests.PermissionDenied
+			time.Sleep(tests.TTL)
+			etcd.Intercept(func(c fake.Call) (e fake.Effect) {
+				if c.Method == fake.KeepAlive && c.Lease != clientv3.NoLease && keeps[c.Lease] == nil {
+					refusals.Add(1)
+					e.Before = tests.PermissionDenied
+				}
+				return e
+			})
+			time.Sleep(2 * tests.TTL)
+			etcd.Intercept(nil)
+			for _, hold := range keeps {
+				require.NoError(t, hold.Err(), "%v", context.Cause(hold))
 			}
-			return e
 		})
-		time.Sleep(2 * tests.TTL)
-		etcd.Intercept(nil)
-		for _, hold := range keeps {
-			require.NoError(t, hold.Err(), "%v", context.Cause(hold))
-		}
-		// Some 700, and up to 900 by who shares a stream when the first one is refused. If each ended
-		// the stream of the others it would be 1,600.
-		require.Less(t, refusals.Load(), int64(3*refused))
-	})
+	}
+	require.Less(t, refusals.Load(), int64(rounds*2*refused))
 }
 
 // Two of three renewals fail at once, by their number. A renewal that was answered is followed by
