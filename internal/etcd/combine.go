@@ -81,7 +81,7 @@ const (
 // (Do not send it in a caller's context: its deadline would end all parts.
 // TestAPartThatLeavesTakesNobodyAlong.)
 //
-// The looks of a client have a combiner of their own: see Newest.
+// The looks of a client at long lines have a combiner of their own: see Newest.
 //
 // (Do not keep the client in it. What the Sessions of a client share lives as long as the client,
 // which would then live for ever. TestAClientIsForgottenWithItsSessions.)
@@ -403,42 +403,46 @@ func (b *combiner) carryOne(of *combined) {
 		p.read.copies = call.asked.Load()
 		return
 	}
+	send := of.transact
 	if b.pace.dear {
-		of.look(call)
-	} else {
-		b.transact(of, call)
+		send = of.look
+	}
+	err := send(call)
+	of.copies = call.asked.Load() || err != nil && !attempt.NotApplied(err)
+	if of.refused = err != nil && attempt.IsAnswer(err); of.refused {
+		b.refuse(of, err)
+	}
+	for _, p := range of.parts {
+		p.err, p.read.copies = err, of.copies
 	}
 }
 
-// transact sends transactions as one.
-func (b *combiner) transact(of *combined, call *callContext) {
+// errOther says that an answer is not that to the request.
+var errOther = errors.New("etcd has answered another transaction")
+
+// transact sends transactions as one, and reads the answer for each part.
+func (of *combined) transact(call *callContext) error {
 	ops := make([]clientv3.Op, len(of.parts))
 	for i, p := range of.parts {
 		ops[i] = clientv3.OpTxn(p.r.If, p.r.Then, p.r.Else)
 	}
 	resp, err := of.parts[0].conn.client.Txn(call).Then(ops...).Commit()
-	if err == nil && len(resp.Responses) != len(ops) {
-		err = errors.New("etcd has answered another transaction")
-	}
-	of.copies = call.asked.Load() || err != nil && !attempt.NotApplied(err)
-	if of.refused = err != nil && attempt.IsAnswer(err); of.refused {
-		b.refuse(of, err)
+	switch {
+	case err != nil:
+		return err
+	case len(resp.Responses) != len(ops):
+		return errOther
 	}
 	var whole Reading
-	if err == nil {
-		whole.add(resp.Responses)
-	}
+	whole.add(resp.Responses)
 	for i, p := range of.parts {
-		p.err = err
-		if err == nil {
-			answer := resp.Responses[i].GetResponseTxn()
-			p.read = Reading{Header: resp.Header, Holds: answer.GetSucceeded(),
-				empty: len(answer.GetResponses()) == 0}
-			p.read.add(answer.GetResponses())
-			p.read.wrote = whole.wrote
-		}
-		p.read.copies = of.copies
+		answer := resp.Responses[i].GetResponseTxn()
+		p.read = Reading{Header: resp.Header, Holds: answer.GetSucceeded(),
+			empty: len(answer.GetResponses()) == 0}
+		p.read.add(answer.GetResponses())
+		p.read.wrote = whole.wrote
 	}
+	return nil
 }
 
 // refuse notes that etcd has refused a combined transaction.

@@ -67,7 +67,6 @@ type Conn struct {
 	tasks    *guard.Group
 	stream   *stream      // of watches
 	combiner *combiner    // the client's
-	looks    *combiner    // the client's, of what Newest asks for
 	lookout  *lookout     // the client's
 	mu       *guard.Mutex // the Session's
 
@@ -104,7 +103,6 @@ func New(
 		tasks:    tasks,
 		stream:   streamOf(client),
 		combiner: combinerOf(client),
-		looks:    looksOf(client),
 		lookout:  lookoutOf(client),
 		mu:       mu,
 	}
@@ -310,7 +308,8 @@ func (c *Conn) Attempt(ctx context.Context, r Request) (Reading, error) {
 // asks is Ask of r as an attempt calls it.
 func (c *Conn) asks(r Request) func(context.Context, bool) (Reading, error) {
 	if r.newest != (newest{}) {
-		return func(ctx context.Context, _ bool) (Reading, error) { return c.looks.ask(ctx, c, r) }
+		looks := looksOf(c.client)
+		return func(ctx context.Context, _ bool) (Reading, error) { return looks.ask(ctx, c, r) }
 	}
 	return func(ctx context.Context, _ bool) (Reading, error) { return c.Ask(ctx, r) }
 }

@@ -27,10 +27,11 @@ type newest struct{ upTo, most int64 }
 // values: the newest of them, so many at most.
 //
 // etcd reads all keys below the name for that, which takes a millisecond for a thousand. So looks
-// of a client that meet go as one: while one is under way, those that come wait for its answer, or
-// for half of what the last one took. They read up to the latest of their revisions. Each gets what
-// it would have read alone, or is sent alone if the others were too far from it. So thousands of
-// Sessions that line up at once cost etcd no look each. (TestLooksThatMeetReadOnce.)
+// of a client that meet go as one: while one is under way, those that come wait for its answer, at
+// most for half of what the last one took, and for longestShare. They read up to the latest of
+// their revisions. Each gets what it would have read alone, or is sent alone if the others were too
+// far from it. So thousands of Sessions that line up at once cost etcd no look each.
+// (TestLooksThatMeetReadOnce.)
 //
 // Invariant: what a look gets was read after it was asked for: it never joins one under way.
 func Newest(name string, upTo, most int64) Request {
@@ -47,18 +48,18 @@ func newestKeys(upTo, most int64) []clientv3.OpOption {
 	}
 }
 
-// shared has a combiner of looks for each client with a Session.
-var shared attempt.Shared[combiner]
+// lookers has a combiner of looks for each client that has looked at a long line.
+var lookers attempt.Shared[combiner]
 
 // looksOf returns the combiner of a client's looks.
 func looksOf(client *clientv3.Client) *combiner {
-	return attempt.SharedBy(&shared, client, func() *combiner {
+	return attempt.SharedBy(&lookers, client, func() *combiner {
 		return newCombiner(pace{few: 1, dear: true})
 	})
 }
 
-// look sends looks as one, with a range for each name.
-func (of *combined) look(call *callContext) {
+// look sends looks as one, with a range for each name, and reads the answer for each.
+func (of *combined) look(call *callContext) error {
 	var names []string
 	latest := make(map[string]int64)
 	for _, p := range of.parts {
@@ -74,14 +75,17 @@ func (of *combined) look(call *callContext) {
 	all := Ranges(nil, ranges...)
 	all.own = true // carry catches a Fall
 	read, err := of.parts[0].conn.send(call, all)
-	of.refused = err != nil && attempt.IsAnswer(err)
+	switch {
+	case err != nil:
+		return err
+	case len(read.Ranges) != len(ranges):
+		return errOther
+	}
 	for _, p := range of.parts {
-		if p.err = err; err != nil {
-			continue
-		}
 		own, whole := p.r.newest.of(read.Ranges[slices.Index(names, p.r.Name)])
 		p.read, p.alone = Reading{Header: read.Header, Ranges: []*pb.RangeResponse{own}}, !whole
 	}
+	return nil
 }
 
 // of is what a look would have read alone, by what it has read together with later ones. It reports

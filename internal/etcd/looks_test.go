@@ -4,15 +4,21 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -40,6 +46,37 @@ func sameRead(t *testing.T, c *Conn, r Request, read Reading, err error) {
 	require.NotNil(t, read.Header)
 }
 
+// A crowd is looks that come one after another, while the first one is under way.
+type crowd struct {
+	requests []Request
+	reads    []Reading
+	errs     []error
+}
+
+// look has so many looks come, of which of makes each, with the Conn that asks it.
+func look(t *testing.T, n int, of func(i int) (*Conn, Request)) (all crowd) {
+	all = crowd{make([]Request, n), make([]Reading, n), make([]error, n)}
+	var running sync.WaitGroup
+	for i := range n {
+		var c *Conn
+		c, all.requests[i] = of(i)
+		running.Go(func() {
+			all.reads[i], all.errs[i] = c.asks(all.requests[i])(t.Context(), false)
+		})
+		synctest.Wait()
+	}
+	running.Wait()
+	return all
+}
+
+// asAlone requires that each look has read what it reads alone.
+func (all crowd) asAlone(t *testing.T, c *Conn) {
+	t.Helper()
+	for i, r := range all.requests {
+		sameRead(t, c, r, all.reads[i], all.errs[i])
+	}
+}
+
 // Looks that come while one is under way go as one request, with a range for each name. Each reads
 // what it would have read alone.
 func TestLooksThatMeetReadOnce(t *testing.T) {
@@ -60,25 +97,14 @@ func TestLooksThatMeetReadOnce(t *testing.T) {
 				}
 			}
 			etcd.Delay("a", time.Millisecond)
-			const looks = 25
-			requests, reads, errs := [looks]Request{}, [looks]Reading{}, [looks]error{}
-			var running sync.WaitGroup
-			for i := range looks {
+			all := look(t, 25, func(int) (*Conn, Request) {
 				name := names[random.IntN(len(names))]
 				at := revs[name][random.IntN(len(revs[name]))]
-				requests[i] = Newest(name, at, 1+random.Int64N(12))
-				from := []*Conn{c, other}[random.IntN(2)]
-				running.Go(func() {
-					reads[i], errs[i] = from.asks(requests[i])(t.Context(), false)
-				})
-				synctest.Wait()
-			}
-			running.Wait()
+				return []*Conn{c, other}[random.IntN(2)], Newest(name, at, 1+random.Int64N(12))
+			})
 			require.Len(t, etcd.Calls(fake.Range), 1, "the first one")
 			require.Len(t, etcd.Calls(fake.Txn), 1, "all others")
-			for i, r := range requests {
-				sameRead(t, c, r, reads[i], errs[i])
-			}
+			all.asAlone(t, c)
 		})
 	}
 }
@@ -92,21 +118,11 @@ func TestALookFarBehindTheOthersIsSentAlone(t *testing.T) {
 		revs := lineOf(t, etcd, "n", mostShared+50)
 		etcd.Delay("a", time.Millisecond)
 		at := []int64{revs[9], revs[20], revs[30], revs[55], revs[59], revs[len(revs)-1]}
-		n := len(at)
-		requests, reads, errs := make([]Request, n), make([]Reading, n), make([]error, n)
-		var running sync.WaitGroup
-		for i, at := range at {
-			requests[i] = Newest("n", at, 10)
-			running.Go(func() { reads[i], errs[i] = c.asks(requests[i])(t.Context(), false) })
-			synctest.Wait()
-		}
-		running.Wait()
+		all := look(t, len(at), func(i int) (*Conn, Request) { return c, Newest("n", at[i], 10) })
 		// The shared one reads from revs[50] on: of those at 55 and 59 the latter has ten keys there.
 		require.Len(t, etcd.Calls(fake.Range), 1+3)
 		require.Len(t, etcd.Calls(fake.Txn), 1)
-		for i, r := range requests {
-			sameRead(t, c, r, reads[i], errs[i])
-		}
+		all.asAlone(t, c)
 	})
 }
 
@@ -168,26 +184,77 @@ func TestALookWaitsForNoSilentAnswer(t *testing.T) {
 	})
 }
 
-// What etcd refuses for all is asked for by each alone.
+// What etcd refuses for all, or something before it, is asked for by each alone. If that says
+// nothing of what etcd takes, those that come next go together all the same.
 func TestALookIsRefusedAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		etcd := fake.NewServer()
-		c, _ := conn(t, etcd.Client("a"))
-		revs := lineOf(t, etcd, "n", 10)
-		etcd.Intercept(func(call fake.Call) fake.Effect {
-			if call.Method == fake.Txn {
-				return fake.Effect{Before: rpctypes.ErrPermissionDenied}
-			}
-			return fake.Effect{Delay: time.Millisecond}
+	for name, row := range map[string]struct {
+		answer fake.Effect
+		shared bool // those that come next
+	}{
+		"a user who may not":          {fake.Effect{Before: rpctypes.ErrGRPCPermissionDenied}, false},
+		"a stream that has ended":     {fake.Effect{Before: status.Error(codes.Internal, "ended")}, true},
+		"what was not asked for":      {fake.Effect{Edit: empties}, true},
+		"more than one request takes": {fake.Effect{Before: rpctypes.ErrGRPCTooManyOps}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				etcd := fake.NewServer()
+				c, told := conn(t, etcd.Client("a"))
+				request := Newest("n", lineOf(t, etcd, "n", 10)[9], 3)
+				of := func(int) (*Conn, Request) { return c, request }
+				etcd.Intercept(func(call fake.Call) fake.Effect {
+					if call.Method == fake.Txn {
+						return row.answer
+					}
+					return fake.Effect{Delay: time.Millisecond}
+				})
+				look(t, 6, of).asAlone(t, c)
+				require.Len(t, etcd.Calls(fake.Txn), 1)
+				etcd.Intercept(nil)
+				etcd.Delay("a", time.Millisecond)
+				look(t, 6, of).asAlone(t, c)
+				require.Equal(t, row.shared, len(etcd.Calls(fake.Txn)) > 1)
+				require.Equal(t, row.shared, told.uncombined == 0)
+			})
 		})
-		request := Newest("n", revs[9], 3)
-		var running sync.WaitGroup
-		for range 4 {
-			running.Go(func() {
+	}
+}
+
+func empties(reply any) { reply.(*pb.TxnResponse).Responses = nil }
+
+// The user's code falls in looks that go together: so do their calls, and those that come next are
+// sent.
+func TestLooksFallTogether(t *testing.T) {
+	for name, falls := range map[string]func(){
+		"panic": func() { panic("boom") }, "Goexit": runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				etcd := fake.NewServer()
+				client := etcd.Client("a")
+				client.KV = fallingTxn{client.KV, falls}
+				c, _ := conn(t, client)
+				request := Newest("n", lineOf(t, etcd, "n", 10)[9], 3)
+				etcd.Delay("a", time.Millisecond)
+				all := look(t, 4, func(int) (*Conn, Request) { return c, request })
+				require.NoError(t, all.errs[0], "it was sent before")
+				for _, err := range all.errs[1:] {
+					require.NotNil(t, guard.FallIn(err))
+				}
 				read, err := c.asks(request)(t.Context(), false)
 				sameRead(t, c, request, read, err)
 			})
-		}
-		running.Wait()
-	})
+		})
+	}
+}
+
+// A fallingTxn falls in each transaction.
+type fallingTxn struct {
+	clientv3.KV
+	falls func()
+}
+
+func (kv fallingTxn) Txn(context.Context) clientv3.Txn {
+	kv.falls()
+	return nil
 }

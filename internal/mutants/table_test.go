@@ -1087,25 +1087,25 @@ var mutants = []mutant{
 	{
 		name:    "a part is judged by its neighbour's answer",
 		why:     "Another lock was free, and this one is taken for free.",
-		change:  in("etcd.combiner.transact").replace("_.Responses[i]", "resp.Responses[(i+1)%len(ops)]"),
+		change:  in("etcd.combined.transact").replace("_.Responses[i]", "resp.Responses[(i+1)%len(ops)]"),
 		killers: []killer{core("etcd", "TestAPartIsJudgedByItsOwnAnswer")},
 	},
 	{
 		name:    "what etcd refuses of one part fails all",
 		why:     "The others' leases are alive, and nobody is ahead of them.",
-		change:  in("etcd.combiner.transact").never("attempt.IsAnswer(_)"),
+		change:  in("etcd.combiner.carryOne").never("attempt.IsAnswer(_)"),
 		killers: []killer{core("etcd", "TestOnlyTheGuiltyPartFails")},
 	},
 	{
 		name:    "only what etcd refuses for good is sent alone",
 		why:     "Where etcd has no space, releases meet puts again and again, and are refused with them.",
-		change:  in("etcd.combiner.transact").replace("attempt.IsAnswer(err)", "attempt.Settles(err)"),
+		change:  in("etcd.combiner.carryOne").replace("attempt.IsAnswer(err)", "attempt.Settles(err)"),
 		killers: []killer{core("etcd", "TestWithoutSpaceAReleaseFailsWithNoPut")},
 	},
 	{
 		name:    "what etcd answers with an error was not carried out",
 		why:     "The first refusal for want of space comes after the transaction was carried out. The part that is sent alone then finds its own key, and takes it for another's.",
-		change:  in("etcd.combiner.transact").replace("!attempt.NotApplied(err)", "false"),
+		change:  in("etcd.combiner.carryOne").replace("!attempt.NotApplied(err)", "false"),
 		killers: []killer{core("etcd", "TestAnAnswerThatDecidesNothingHoldsUpNoPart")},
 	},
 	{
