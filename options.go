@@ -161,10 +161,10 @@ func WithSafetyMargin(d time.Duration) SessionOption {
 }
 
 // WithRestoreDelay sets how long a Session that has noticed a restore or a wipe of etcd waits at
-// least before its next hold, at names in whose line it had no place: the longest TTL that etcd
-// grants to any process that shares locks with it. The default is a minute. In any case it waits
-// for its own TTL, for those of its client's leases, and for those of the contenders that it last
-// read in that line.
+// least before its next hold, at names in whose line it had no exclusive place (for reads, nor a
+// read's): the longest TTL that etcd grants to any process that shares locks with it. The default
+// is a minute. It always waits for its own TTL, those of its client's leases, and those of the
+// contenders that it last read in that line.
 func WithRestoreDelay(d time.Duration) SessionOption {
 	return sessionOption("WithRestoreDelay", func(c *hold.Config) error {
 		c.RestoreDelay = d

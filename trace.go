@@ -193,7 +193,7 @@ type SetBackEvent struct {
 	Known, Revision int64 // the highest revision before, and that of now
 
 	// Until is when each hold from before must have ended, at names in whose line the Session had no
-	// place. Elsewhere it knows more: see WithRestoreDelay.
+	// exclusive place. Elsewhere it knows more: see WithRestoreDelay.
 	Until time.Time
 }
 

@@ -37,12 +37,14 @@ import (
 //   - the TTLs of the Session, as granted or asked for, and of all leases that its client trusted
 //     when it noticed the set-back (era.Trusted): processes that share a lock mostly have one TTL
 //   - the TTLs of the contenders that stood in the line at its last reading before
-//   - the floor, for what the Session cannot know: where it had no place in the line, or where a
-//     contender there did not tell its TTL, or was not read.
+//   - the floor, for what the Session cannot know: where it had no place in the line that keeps all
+//     behind it out, or where a contender there did not tell its TTL, or was not read.
 //
-// A Session with a place in the line needs no floor: whatever holds has a place before its own, and
-// was read. What it met before, and has seen leave, does not count. (A hold with a longer TTL that
-// the Session never met is not covered: WithRestoreDelay.)
+// A Session with an exclusive place in the line, or that of a permit of the whole limit, needs no
+// floor: whatever holds has a place before its own, and was read. With the place of a read that is
+// so of whatever excludes reads, and a read needs no floor. Behind other permits some may hold that
+// it has not read (standingOf). What it met before, and has seen leave, does not count. (A hold
+// with a longer TTL that the Session never met is not covered: WithRestoreDelay.)
 //
 // A hold may begin at once at a key at which the Session has held, and that it has read since: the
 // key is handed on, or lingers, or a read joins. As long as the etcd of before lived, nobody held
