@@ -116,10 +116,10 @@ func (s *Session) configured(name string, of use, opts []Option) (*hold.Config, 
 	return &cfg, err
 }
 
-// Lock waits in line until it holds the lock name, as [Mutex.Lock] does. After nil the caller holds
-// it until it calls Unlock on the Hold; nothing has to be closed.
+// Lock waits in line until it holds the lock name, as [Mutex.Lock] does, with its errors. After nil
+// the caller holds it until it calls Unlock on the Hold; nothing has to be closed.
 //
-// It is for names that come with the work, and costs as much as a Mutex that is used again.
+// For names that come with the work. It costs as much as a Mutex that is used again.
 func (s *Session) Lock(ctx context.Context, name string, opts ...Option) (*Hold, error) {
 	return s.lock(ctx, name, opts, hold.Request{})
 }

@@ -314,7 +314,7 @@ func handOver(ctx context.Context, r *round) error {
 // (Do not renew one side's leases more often, or one by one. An idle machine has to be woken, which
 // takes several times as long as a renewal.)
 func renewal(ctx context.Context, r *round) error {
-	const ttl, leases = 2 * time.Second, 8
+	ttl, leases := renewedAt(r.every)
 	renews := renewsOurs
 	if r.of.Name == side.Theirs.Name {
 		renews = renewsTheirs
@@ -323,6 +323,16 @@ func renewal(ctx context.Context, r *round) error {
 		r.pace(ctx)
 		return renews(ctx, r, ttl, fmt.Sprint(r.prefix, i))
 	})
+}
+
+// renewedAt is the TTL and the number of the leases of which one is renewed in each of a time, 0 for
+// no bound: each lease is, each third of its TTL.
+func renewedAt(every time.Duration) (ttl time.Duration, leases int) {
+	const least, most = 2 * time.Second, 8
+	if every == 0 {
+		return least, most
+	}
+	return max(least, 3*every), max(1, min(most, int(least/3/every)))
 }
 
 // renewsOurs has a Session renew its lease, which a hold of a name needs.

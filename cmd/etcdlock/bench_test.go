@@ -36,6 +36,20 @@ func TestBenchMeasuresBothSides(t *testing.T) {
 	require.EqualValues(t, 1, left.Count, "what it has not put, and nothing else")
 }
 
+// --max-rate bounds the renewals, too.
+func TestRenewalsKeepToTheRate(t *testing.T) {
+	for rate := range 100 {
+		every := time.Duration(0)
+		if rate > 0 {
+			every = time.Second / time.Duration(rate)
+		}
+		ttl, leases := renewedAt(every)
+		renewals := float64(3*leases) / ttl.Seconds()
+		require.True(t, rate == 0 || renewals <= float64(rate)*1.001, "%d: %.2f", rate, renewals)
+		require.True(t, renewals > 11 || renewals > float64(rate)/2, "%d: %.2f", rate, renewals)
+	}
+}
+
 // The judge's holders are processes, and in a healthy etcd no two believe at a time.
 func TestTheJudgeSeesOneHolderAtATime(t *testing.T) {
 	t.Parallel()
