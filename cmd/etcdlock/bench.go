@@ -325,8 +325,8 @@ func renewal(ctx context.Context, r *round) error {
 	})
 }
 
-// renewedAt is the TTL and the number of the leases of which one is renewed in each of a time, 0 for
-// no bound: each lease is, each third of its TTL.
+// renewedAt is the TTL and the number of the leases of which one is renewed in each of a time, 0
+// for no bound: each lease is, each third of its TTL.
 func renewedAt(every time.Duration) (ttl time.Duration, leases int) {
 	const least, most = 2 * time.Second, 8
 	if every == 0 {

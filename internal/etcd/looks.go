@@ -19,15 +19,15 @@ const (
 	longestShare = 250 * time.Millisecond
 )
 
-// newest says which keys a look reads: those that were created up to a revision, the newest ones,
-// so many at most.
+// newest says which keys a look reads: the newest that were created up to a revision, so many at
+// most.
 type newest struct{ upTo, most int64 }
 
 // Newest reads the keys below the name of a lock that were created up to a revision, without their
 // values: the newest of them, so many at most.
 //
 // etcd reads all keys below the name for that, which takes a millisecond for a thousand. So looks
-// of a client that meet go as one: while one is under way, those that come wait for its answer, at
+// of a client that meet go as one: while one is under way, later ones wait for its answer, at
 // most for half of what the last one took, and for longestShare. They read up to the latest of
 // their revisions. Each gets what it would have read alone, or is sent alone if the others were too
 // far from it. So thousands of Sessions that line up at once cost etcd no look each.

@@ -185,11 +185,11 @@ func TestALookWaitsForNoSilentAnswer(t *testing.T) {
 }
 
 // What etcd refuses for all, or something before it, is asked for by each alone. If that says
-// nothing of what etcd takes, those that come next go together all the same.
+// nothing of what etcd takes, the next ones go together all the same.
 func TestALookIsRefusedAlone(t *testing.T) {
 	for name, row := range map[string]struct {
 		answer fake.Effect
-		shared bool // those that come next
+		shared bool // the next ones
 	}{
 		"a user who may not":          {fake.Effect{Before: rpctypes.ErrGRPCPermissionDenied}, false},
 		"a stream that has ended":     {fake.Effect{Before: status.Error(codes.Internal, "ended")}, true},
@@ -222,7 +222,7 @@ func TestALookIsRefusedAlone(t *testing.T) {
 
 func empties(reply any) { reply.(*pb.TxnResponse).Responses = nil }
 
-// The user's code falls in looks that go together: so do their calls, and those that come next are
+// The user's code falls in looks that go together: so do their calls. The next look is
 // sent.
 func TestLooksFallTogether(t *testing.T) {
 	for name, falls := range map[string]func(){

@@ -323,7 +323,7 @@ func (m *Lock) free(ctx context.Context, given *place) error {
 	return nil
 }
 
-// endHolds ends the holds of m, and returns those that are to be freed.
+// endHolds ends the holds of m, and returns the ones to free.
 func (m *Lock) endHolds() (holds []*Hold) {
 	ends := func(h *Hold) {
 		m.hold.CompareAndSwap(h, nil)

@@ -137,7 +137,7 @@ func later(a, b time.Time) time.Time {
 // permit that leaves some of its limit lets others behind it hold, too: if it waits, as soon as
 // those before it have gone, though it has yet to hear of that.
 //
-// Do not take it for one behind which nobody holds.
+// Do not take it for a place with no holder behind it.
 // (TestThePermitsBehindOneThatWaitsMayHoldUnseen.)
 func standingOf(of line.Shape) standing {
 	switch {

@@ -373,7 +373,7 @@ func TestTheLockDelayCountsThoseThatTheViewHasShown(t *testing.T) {
 // wiped.
 func TestThePermitsBehindOneThatWaitsMayHoldUnseen(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		const ttl = time.Minute // as long as holds are waited for that nobody has met
+		const ttl = time.Minute // the restore delay
 		one := of(func(t *testing.T, s *etcdlock.Session) func(context.Context) (*etcdlock.Hold, error) {
 			sem := tests.SemaphoreOf(t, s, 2)
 			return func(ctx context.Context) (*etcdlock.Hold, error) { return sem.Acquire(ctx, 1) }
