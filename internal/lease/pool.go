@@ -115,6 +115,13 @@ func (p *Pool) all() []*Lease {
 	return slices.Collect(maps.Keys(p.leases))
 }
 
+// CheckLocked ends the leases whose time has passed (Lease.CheckLocked).
+func (p *Pool) CheckLocked(now time.Time) {
+	for _, l := range p.all() {
+		l.CheckLocked(now)
+	}
+}
+
 // LongestTTL is the longest granted TTL of the leases and of the last one, or the TTL that is asked
 // for.
 func (p *Pool) LongestTTL() time.Duration {

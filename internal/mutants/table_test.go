@@ -1216,8 +1216,20 @@ var mutants = []mutant{
 	{
 		name:    "a Session with a place in line knows as little as any",
 		why:     "It waits a minute too long, whatever the TTL.",
-		change:  in("queue.setBack.until").always("!_known || _.Untold"),
+		change:  in("queue.setBack.until").always("!_known || _.Untold || _.unsure"),
 		killers: []killer{inArea("outages", "TestWhoHasNoticedASetBackLetsTheHoldsOfBeforeEnd")},
+	},
+	{
+		name:    "a place of a lease that is over unsaid spares its line the floor",
+		why:     "Its event is on its way. But another may have got in since, with a longer TTL.",
+		change:  in("queue.Keys.SetBackLocked").drop("_.Leases.CheckLocked(_)"),
+		killers: []killer{core("queue", "TestALeaseThatIsOverSparesNoRestoreDelay")},
+	},
+	{
+		name:    "one of many places of such a lease spares it",
+		why:     "The lease is known to be over. But many places are told of it one piece after another.",
+		change:  in("queue.setBack.until").drop("_.unsure"),
+		killers: []killer{core("queue", "TestALeaseThatIsOverSparesNoRestoreDelay")},
 	},
 	{
 		name:    "the TTL that was asked for is waited for",

@@ -60,13 +60,14 @@ type setBack struct {
 	noticed time.Time
 	own     time.Duration // the longest TTL of the Session and its client
 	floor   time.Duration
+	unsure  bool // places whose lease was over are yet to be told: the floor is for all lines
 }
 
 // until is when the delay ends where met is known of the TTLs of contenders, and known says that no
 // hold may have been overlooked.
 func (b setBack) until(met line.TTLs, known bool) time.Time {
 	delay := max(b.own, met.Longest)
-	if !known || met.Untold {
+	if !known || met.Untold || b.unsure {
 		delay = max(delay, b.floor)
 	}
 	return b.noticed.Add(delay)

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -61,6 +63,37 @@ func TestAPermitWaitsForThoseThatItHasFound(t *testing.T) {
 		ahead, stale := p.Predecessors()
 		require.True(t, ahead.Clear() && !stale)
 	})
+}
+
+// A lease may be over unsaid, since its process was suspended, as the Session hears of a set-back.
+// Others may have got in since: the places of that lease are none that know of all holds.
+func TestALeaseThatIsOverSparesNoRestoreDelay(t *testing.T) {
+	for _, others := range []int{0, guard.Piece} {
+		t.Run(fmt.Sprint(others, " other places"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := fake.NewServer()
+				s := newSession(t, server.Client("a"))
+				s.keys.RestoreDelay = time.Hour
+				for range others {
+					s.take(t, line.Shape{})
+				}
+				s.put(t, s.take(t, line.Shape{}))
+				require.Equal(t, 1, s.line.delay.stands[behind])
+				server.Cut("a")
+				over := s.place.Lease.TTL - time.Second // the margin
+				time.Sleep(over - 1)
+				s.mu.Lock() // so that no timer gets to tell of the end
+				time.Sleep(1)
+				present := s.etcd.Epoch()
+				present.Number, present.Noticed = 1, time.Now()
+				s.keys.SetBackLocked(present)
+				delay := s.line.DelayLocked(time.Now(), line.Exclusive)
+				s.mu.Unlock()
+				require.Equal(t, LockDelay{time.Hour, true}, delay)
+				server.Heal("a")
+			})
+		})
+	}
 }
 
 // A wait that begins as its Session is closed ends with the error of that, also one at the head of

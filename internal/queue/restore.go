@@ -30,7 +30,12 @@ func (k *Keys) TenantsLocked(granted *lease.Lease) lease.Tenants {
 // keys are drawn again, and views and watches begin again. The lock delay of all lines begins: it
 // ends at until where the Session has no place in line. What concerns each line and each place
 // follows soon: FollowSetBack.
+//
+// Invariant: no place of a lease that is over spares its line the floor, for others may have got in
+// since. The lease may be over unsaid, as the process was suspended, and many places are told one
+// piece after another. (TestALeaseThatIsOverSparesNoRestoreDelay.)
 func (k *Keys) SetBackLocked(present *etcd.Epoch) (until time.Time) {
+	k.Leases.CheckLocked(time.Now())
 	k.setBack = k.setBackOf(present, k.Leases.LongestTTL())
 	until = k.setBack.until(line.TTLs{}, false)
 	k.suspectLocked()
@@ -46,7 +51,14 @@ func (k *Keys) setBackOf(present *etcd.Epoch, own time.Duration) setBack {
 	if present.Number == 0 {
 		return setBack{}
 	}
-	return setBack{present.Number, present.Noticed, max(own, present.Trusted), k.RestoreDelay}
+	b := setBack{
+		era: present.Number, noticed: present.Noticed, own: max(own, present.Trusted),
+		floor: k.RestoreDelay,
+	}
+	for l, a := range k.accounts {
+		b.unsure = b.unsure || l.HasEndedLocked() && len(a.places) > guard.Piece
+	}
+	return b
 }
 
 // FollowSetBack begins new watches, and wakes the waiters.

@@ -180,7 +180,6 @@ func TestAFreeLockGoes(t *testing.T) {
 func TestReadersOfOldPicturesMissNothing(t *testing.T) {
 	b := New()
 	b.Read(at(0), 1, nil)
-	seen := b.Picture(at(0), 0)
 	comes := func(second int, name string) {
 		k := kv(key(name, "", 1), int64(second)+2, 1, "")
 		b.Apply(at(second), k.CreateRevision, []*clientv3.Event{put(k)})
@@ -189,7 +188,7 @@ func TestReadersOfOldPicturesMissNothing(t *testing.T) {
 		b.Apply(at(second), 0, []*clientv3.Event{deleted(key(name, "", 1))})
 	}
 	comes(1, "job")
-	seen = b.Picture(at(1), 0)
+	seen := b.Picture(at(1), 0)
 	goes(2, "job")
 	b.Tick(at(20))
 	require.Equal(t, []string{"job"}, b.Picture(at(20), seen.Version).Gone)
