@@ -879,7 +879,7 @@ var mutants = []mutant{
 		change: in("ticket.Release.Judge").drop("_.copies = _.copies || _.Copies").
 			in("ticket.Release.unanswered").drop("_.copies = _.copies || _ == Unknown"),
 		killers: []killer{core("ticket", "TestExploration"), core("ticket", "TestWhatAReleaseSays"),
-			simulation(1000), inArea("outages", "TestRandomSchedules")},
+			simulation(1000)},
 	},
 	{
 		name:   "a certain hold is evidence that a release has run",
