@@ -152,9 +152,9 @@ func (s *Snapshot) unchanged() (ifs []clientv3.Cmp, compares bool) {
 	if len(decisive) == 0 || len(decisive) > mostCompared {
 		return nil, false
 	}
+	ifs = ticket.Contend(decisive...)
 	for _, e := range decisive {
-		ifs = append(append(ifs, ticket.Contends(e)...),
-			clientv3.Compare(clientv3.ModRevision(e.Key), "=", e.Mod))
+		ifs = append(ifs, clientv3.Compare(clientv3.ModRevision(e.Key), "=", e.Mod))
 	}
 	return ifs, true
 }

@@ -1562,7 +1562,7 @@ var mutants = []mutant{
 		name: "a watch without the slow re-check",
 		why:  "A watch delivers every event or ends with an error. But on a member that is frozen it does neither (rule 12).",
 		change: in("queue.view.follow").drop("Tick: _").
-			in("queue.sourced.follow").replace("_.finished()", "false"),
+			in("queue.longWait.follow").replace("_.finished()", "false"),
 		killers: []killer{inArea("queue", "TestAWaiterGetsInWhateverBecomesOfItsWatch")},
 	},
 	{
@@ -1639,7 +1639,7 @@ var mutants = []mutant{
 	{
 		name:    "no look once the watch is there",
 		why:     "The line was read when the key was put. But no event shows what was deleted before the watch began (rule 20).",
-		change:  in("queue.Waiter.waitBehind").replace("begun: it", "keepWaiting"),
+		change:  in("queue.longWait.noticed").replace("!_self.known", "_self.before.Rev == 0"),
 		killers: []killer{inArea("queue", "TestALongLineGetsInWhateverBecomesOfItsWatches")},
 	},
 	{
@@ -1673,10 +1673,9 @@ var mutants = []mutant{
 		unexplored: "A single key is read only where the line is longer than sixteen.",
 	},
 	{
-		name: "who is known by a key is looked at as seldom as any in a long line",
-		why:  "The key was read with the put, and the watch shows when it goes. But if it has no lease it never goes, and all that come behind wait (rule 14).",
-		change: in("queue.Waiter.waitBehind").replace("if _known",
-			"if _known { by.begun = keepWaiting }"),
+		name:    "who is known by a key is looked at as seldom as any in a long line",
+		why:     "The key was read with the put, and the watch shows when it goes. But if it has no lease it never goes, and all that come behind wait (rule 14).",
+		change:  in("queue.Waiter.waitBy").drop("if _.early"),
 		killers: []killer{inArea("queue", "TestAStrayThatLooksLikeAContenderBlocksNobodyForLong")},
 	},
 	{
@@ -1718,9 +1717,9 @@ var mutants = []mutant{
 	{
 		name: "the event of the predecessor is enough",
 		why:  "The one before is gone, so it is the waiter's turn. But that one may have been a waiter, too (rule 20).",
-		change: in("queue.sourced.follow").before(
-			"if _ := _.look(_, _p, _at); _ != nil || _w.covers == nil",
-			"if _w.covers == nil && _at != 0 { _p.setLine(line.None, _p.keys.etcd.Epoch(), 0); return false, nil }").
+		change: in("queue.longWait.follow").before(
+			"if _ := _.look(_, _p, _at); _ != nil",
+			"if _self.last != nil && _at != 0 { _p.setLine(line.None, _p.keys.etcd.Epoch(), 0); return false, nil }").
 			in("queue.view.judgeLocked").before("_p.Ahead = _p.Ahead.Without(_...)",
 			"if _self.Gone(_p.Ahead.Last[len(_p.Ahead.Last)-1], _p.Ticket.Entry()) { _p.Ahead.Last = nil }"),
 		killers: []killer{simulation(1000),
@@ -1745,7 +1744,7 @@ var mutants = []mutant{
 	{
 		name: "a predecessor is told by its create revision alone",
 		why:  "The create revision tells one key from another. But a key that was put over keeps it, and may have lost its lease: then nothing removes the key (rule 14).",
-		change: in("ticket.Contends").drop(`_, _ := "=", _.Lease`).drop("if lease == 0 #1 of 2").
+		change: in("ticket.Contend").drop(`_, _ := "=", _.Lease`).drop("if lease == 0 #1 of 2").
 			drop("if lease == 0").drop("clientv3.Compare(clientv3.LeaseValue(_.Key), is, lease)"),
 		killers: []killer{inArea("watching", "TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody")},
 
@@ -1754,7 +1753,8 @@ var mutants = []mutant{
 	{
 		name: "a waiter's own key is told by its create revision alone",
 		why:  "It is the key that the waiter put. But somebody may have put it over, and it goes with another lease, or with none (rule 12).",
-		change: in("queue.Waiter.bothIn").drop("_.Ticket.OnLease()").
+		change: in("queue.Waiter.bothIn").replace("ticket.Contend(_before, _p.Ticket.Entry())",
+			"append(ticket.Contend(_before), _p.Ticket.Exists())").
 			in("ticket.Ticket.Is").drop("_.Lease == _.Lease"),
 		killers: []killer{
 			core("ticket", "TestExploration"),
@@ -1831,7 +1831,7 @@ var mutants = []mutant{
 	{
 		name: "a watch that ends is the end of the wait",
 		why:  "What Lock builds on is gone, and the caller may call it again. But the watch ends whenever a member restarts (rule 12).",
-		change: in("queue.sourced.follow").replace(
+		change: in("queue.longWait.follow").replace(
 			"if _err := _broken.Wait(_ctx, _p.keys.etcd.Caller); _err != nil",
 			"if _err := _broken.Wait(_ctx, _p.keys.etcd.Caller); _err == nil { return false, attempt.ErrNoAnswer }").
 			in("queue.view.follow").before("_.unwatched()", `
@@ -2426,10 +2426,9 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestWatchHolderSeesAChangedInfo")},
 	},
 	{
-		name: "who follows a leader rechecks whether it holds alone",
-		why:  "The holder has not changed. But the event of its other info was lost.",
-		change: in("follow.Snapshot.unchanged").replace("_ifs = append(_...)",
-			"_ifs = append(_ifs, ticket.Contends(e)...)"),
+		name:    "who follows a leader rechecks whether it holds alone",
+		why:     "The holder has not changed. But the event of its other info was lost.",
+		change:  in("follow.Snapshot.unchanged").drop("for _, _ := range _"),
 		killers: []killer{inArea("holders", "TestWatchHolderSeesAChangedInfo")},
 	},
 	{
@@ -3208,20 +3207,21 @@ var mutants = []mutant{
 	{
 		name:    "a permit goes in by the end of what it has seen",
 		why:     "It watches all permits, and none is left. But it does not see a Mutex that stands before them.",
-		change:  in("queue.permitWatch.departed").replace("!_.covers(_rest)", "_rest.Clear()"),
+		change:  in("queue.watches.departed").replace("!_.covers(_rest)", "_rest.Clear()"),
 		killers: []killer{inArea("kinds", "TestAPermitBehindOthersGetsInWithTheLastOfThem")},
 	},
 	{
 		name: "a permit that has found whom it waits for reads once more",
 		why:  "Later is newer. But a view may have cleared it meanwhile, and there is nobody whom it could watch.",
-		change: in("queue.Waiter.waitBehindSome").before("_ := watchSome(_, _p, _ahead, *_)",
+		change: in("queue.Waiter.waitBehindSome").before("_, _ := watchSome(_, _p, _ahead, *_)",
 			"_ahead, _ = _p.Predecessors()"),
 		killers: []killer{core("queue", "TestAPermitWaitsForThoseThatItHasFound")},
 	},
 	{
-		name:    "a permit that waits misses what was before its watches",
-		why:     "The line was read with the put. But those that have gone between the put and the watches told nobody.",
-		change:  in("queue.Waiter.waitBehindSome").replace("begun: it", "keepWaiting"),
+		name: "a permit that waits misses what was before its watches",
+		why:  "The line was read with the put. But those that have gone between the put and the watches told nobody.",
+		change: in("queue.longWait.noticed").replace("!_self.known",
+			"_self.last != nil && !_self.known"),
 		killers: []killer{inArea("kinds", "TestAPermitMissesNothingBeforeItsWatches")},
 	},
 	{

@@ -24,8 +24,8 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 		retry.Policy = attempt.Spare
 	}
 	ask, asks, tells := askBeside(p, ahead, length)
-	compares := append(ticket.Contends(before), p.Ticket.Exists(), p.Ticket.OnLease())
-	read, err := c.readFor(ctx, p, etcd.Ranges(compares, ask...), retry)
+	stand := ticket.Contend(before, p.Ticket.Entry())
+	read, err := c.readFor(ctx, p, etcd.Ranges(stand, ask...), retry)
 	if err != nil {
 		return checked{err: err}
 	}

@@ -301,6 +301,18 @@ func (p *Place) setLine(ahead line.Ahead, at *etcd.Epoch, shown int64) {
 	p.setAheadLocked(ahead, at, shown)
 }
 
+// departs notes that only rest of ahead still stands before p. It reports false, and does nothing,
+// if something else is known by now.
+func (p *Place) departs(ahead, rest line.Ahead) bool {
+	p.keys.mu.Lock()
+	defer p.keys.mu.Unlock()
+	if !p.Ahead.Is(ahead) {
+		return false
+	}
+	p.Ahead = rest
+	return true
+}
+
 // setAheadLocked notes what was ahead of p at a revision, by an answer of an epoch.
 func (p *Place) setAheadLocked(ahead line.Ahead, at *etcd.Epoch, shown int64) {
 	p.epoch, p.shown = at, shown

@@ -429,10 +429,8 @@ func (v *view) compareLine() (same bool) {
 		k.mu.Unlock()
 		return false
 	}
-	ifs := append(p.asKnownLocked(), p.Ticket.Exists(), p.Ticket.OnLease())
-	for _, e := range p.Ahead.Last {
-		ifs = append(ifs, ticket.Contends(e)...)
-	}
+	ifs := append(p.asKnownLocked(), ticket.Contend(p.Ticket.Entry())...)
+	ifs = append(ifs, ticket.Contend(p.Ahead.Last...)...)
 	first, ask := p.Ahead.Clear(), []clientv3.Op{ticket.CountBelow(name)}
 	if first {
 		// One of the two shows whether a contender has come that the view does not know: what was put

@@ -3,10 +3,7 @@ package queue
 import (
 	"cmp"
 	"context"
-	"slices"
 	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
@@ -129,20 +126,13 @@ func (c *Waiter) waitInView(ctx context.Context, p *Place) (err error) {
 func (c *Waiter) waitBehind(
 	ctx context.Context, p *Place, before line.Entry, broken *attempt.Backoff,
 ) error {
-	w, known := p.line.watchBefore(ctx, p, broken, before)
-	defer p.line.unwatchBefore(p, w)
-	by := source{
-		answers: w.Answers, judge: w.Notice, unbegun: 1, before: before,
-		begun: checkPredecessor, due: checkPredecessor,
-		departed: func(keys []string) bool {
-			w.gone = w.gone || slices.Contains(keys, before.Key)
-			return w.gone
-		},
+	last, known := p.line.watchBefore(ctx, p, broken, before)
+	defer p.line.unwatchBefore(p, last)
+	w := watches{
+		watched: []string{before.Key}, unbegun: 1,
+		answers: last.Answers, last: last, before: before, known: known,
 	}
-	if known {
-		by.begun, by.first = keepWaiting, attempt.Jitter(lateCheck)
-	}
-	return c.waitBy(ctx, p, by, broken)
+	return c.waitBy(ctx, p, w, broken)
 }
 
 // waitBehindSome waits until the line ahead of p, a permit, may have become one that lets it in,
@@ -164,86 +154,9 @@ func (c *Waiter) waitBehind(
 func (c *Waiter) waitBehindSome(
 	ctx context.Context, p *Place, ahead line.Ahead, broken *attempt.Backoff,
 ) error {
-	w := watchSome(ctx, p, ahead, *broken)
-	defer w.end()
-	return c.waitBy(ctx, p, source{
-		notices: w.notices, unbegun: max(1, len(w.keys)), covers: w.covers,
-		begun: readLine, due: readLine,
-		departed: func(keys []string) bool { return w.departed(p, keys) },
-	}, broken)
-}
-
-// A source is the watches that tell a waiter that the line ahead of it may have changed: the watch
-// of the key before, or the watches of a permit.
-type source struct {
-	// The waiter judges the answers of one watch itself. Of several, each has a goroutine that does.
-	answers clientv3.WatchChan
-	judge   func(answer clientv3.WatchResponse, open bool) etcd.Notice
-	notices <-chan notice
-	unbegun int // how many have not begun
-
-	begun    outcome                     // when all have begun: it shows what was before them
-	due      outcome                     // when a recheck is due: it shows whether an event was missed
-	first    time.Duration               // when the first check is due at the latest, if not 0
-	before   line.Entry                  // the predecessor that is checked
-	departed func(keys []string) bool    // whether the line is read when keys were deleted
-	covers   func(ahead line.Ahead) bool // whether the wait goes on after that; nil if it never does
-}
-
-// An outcome is what follows for a waiter from what it has heard. Of two, the later counts.
-type outcome uint8
-
-const (
-	keepWaiting      outcome = iota
-	checkPredecessor         // in the background: whether the key before, and the own one, stand
-	readLine                 // and wait on if the watches cover what is ahead then
-	rewatch                  // read the line, and then begin new watches
-	leave                    // find out anew what is ahead
-)
-
-// A notice is what a watch of deletions reports.
-type notice struct {
-	kind etcd.NoticeKind
-	keys []string // that were deleted
-	at   int64    // the revision of the last of these
-	late bool     // the watch has not begun in time
-	fell error    // the Fall of the user's code, as the watch began
-}
-
-// noticeOf is what n says to p's waiter.
-func noticeOf(p *Place, n etcd.Notice) notice {
-	told := notice{kind: n.Kind, fell: attempt.Fallen(n.Err)}
-	for _, event := range n.Events {
-		at := event.Kv.ModRevision
-		if event.Type == clientv3.EventTypeDelete && p.counts(at) {
-			told.keys = append(told.keys, string(event.Kv.Key))
-			told.at = max(told.at, at)
-		}
-	}
-	return told
-}
-
-// hear is what follows from a notice, and the revision at which the line is read, 0 for now.
-func (w *source) hear(n notice, broken *attempt.Backoff) (next outcome, at int64) {
-	if n.kind == etcd.Ended {
-		if n.late {
-			broken.Unanswered()
-		}
-		return rewatch, 0
-	}
-	if n.at != 0 && w.departed(n.keys) {
-		next, at = readLine, n.at
-	}
-	if n.kind != etcd.Created {
-		return next, at
-	}
-	if w.unbegun--; w.unbegun == 0 {
-		broken.Reset()
-		if w.begun >= next {
-			next, at = w.begun, 0 // a read as of now shows what was before the watches
-		}
-	}
-	return next, at
+	w, end := watchSome(ctx, p, ahead, *broken)
+	defer end()
+	return c.waitBy(ctx, p, w, broken)
 }
 
 // waitBy waits by w until the line ahead of p may have changed, and has read it then.
@@ -255,11 +168,14 @@ func (w *source) hear(n notice, broken *attempt.Backoff) (next outcome, at int64
 // Do not wait for its answer alone: an etcd that was frozen answers the checks of a long line one
 // by one when it is back, and sends the event to the next waiter at once.
 // (TestACheckKeepsNobodyFromHearingTheEvent.)
-func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt.Backoff) error {
-	by := sourced{Waiter: c, Place: p, source: w, broken: broken,
-		relied: time.Now(), length: p.lengthOf()}
+func (c *Waiter) waitBy(ctx context.Context, p *Place, w watches, broken *attempt.Backoff) error {
+	by := longWait{Waiter: c, Place: p, watches: w, broken: broken,
+		relied: time.Now(), length: p.lengthOf(), early: w.known}
 	first := p.keys.recheckAfter(by.relied, by.length)
-	by.recheck = time.NewTimer(min(first, cmp.Or(w.first, first)))
+	if by.early {
+		first = min(first, attempt.Jitter(lateCheck))
+	}
+	by.recheck = time.NewTimer(first)
 	defer by.recheck.Stop()
 	defer func() { by.checking.end() }()
 	for {
@@ -273,17 +189,29 @@ func (c *Waiter) waitBy(ctx context.Context, p *Place, w source, broken *attempt
 	}
 }
 
-// A sourced is a wait by a source.
-type sourced struct {
+// A longWait is a wait by watches, behind many.
+type longWait struct {
 	*Waiter
 	*Place
-	source
+	watches
 	broken   *attempt.Backoff
 	relied   time.Time // since when it relies on the watches
 	length   int       // of the line
 	recheck  *time.Timer
+	early    bool // the first recheck is due sooner than by the length
 	checking check
 }
+
+// An outcome is what follows for a longWait from what it has heard. Of two, the later counts.
+type outcome uint8
+
+const (
+	keepWaiting      outcome = iota
+	checkPredecessor         // in the background: whether the key before, and the own one, stand
+	readLine                 // and wait on if the watches cover what is ahead then
+	rewatch                  // read the line, and then begin new watches
+	leave                    // find out anew what is ahead
+)
 
 // A heard is what a wait has heard, and what follows.
 type heard struct {
@@ -294,18 +222,18 @@ type heard struct {
 }
 
 // next waits for the next news. The error is what ends the wait.
-func (by *sourced) next(ctx context.Context) (h heard, err error) {
+func (by *longWait) next(ctx context.Context) (h heard, err error) {
 	select {
 	case answer, open := <-by.answers:
-		return by.noticed(noticeOf(by.Place, by.judge(answer, open))), nil
+		return by.noticed(by.judge(by.Place, answer, open)), nil
 	case told := <-by.notices:
 		return by.noticed(told), nil
 	case <-by.recheck.C:
-		h.outcome = by.due
-		if by.first == 0 || by.length < vast {
+		h.outcome = by.shows()
+		if !by.early || by.length < vast {
 			h.counted = by.length
 		}
-		by.first = 0
+		by.early = false
 		return h, nil
 	case r := <-by.checking.answer:
 		return by.checked(r)
@@ -318,14 +246,33 @@ func (by *sourced) next(ctx context.Context) (h heard, err error) {
 	}
 }
 
-func (by *sourced) noticed(n notice) (h heard) {
-	h.outcome, h.at = by.hear(n, by.broken)
-	h.fell = n.fell
+// noticed is what follows from a notice.
+func (by *longWait) noticed(n notice) heard {
+	h := heard{fell: n.fell}
+	if n.kind == etcd.Ended {
+		if n.late {
+			by.broken.Unanswered()
+		}
+		h.outcome = rewatch
+		return h
+	}
+	if n.at != 0 && by.departed(by.Place, n.keys) {
+		h.outcome, h.at = readLine, n.at
+	}
+	if n.kind != etcd.Created {
+		return h
+	}
+	if by.unbegun--; by.unbegun == 0 {
+		by.broken.Reset()
+		if missed := by.shows(); !by.known && missed >= h.outcome {
+			h.outcome, h.at = missed, 0 // as of now: it shows what was before the watches
+		}
+	}
 	return h
 }
 
 // checked is what follows from the answer to a check.
-func (by *sourced) checked(r checked) (h heard, err error) {
+func (by *longWait) checked(r checked) (h heard, err error) {
 	by.checking.end()
 	switch {
 	case r.err != nil:
@@ -340,7 +287,7 @@ func (by *sourced) checked(r checked) (h heard, err error) {
 }
 
 // renewed is what follows from news of the place: the client has reconnected, if nothing else.
-func (by *sourced) renewed() (h heard, err error) {
+func (by *longWait) renewed() (h heard, err error) {
 	if by.isGone() {
 		return h, ErrAnew
 	}
@@ -348,7 +295,7 @@ func (by *sourced) renewed() (h heard, err error) {
 	switch _, stale := by.Predecessors(); {
 	case stale: // etcd was set back
 		h.outcome = leave
-	case by.due == readLine:
+	case by.shows() == readLine:
 		h.outcome = readLine
 	default:
 		by.relies()
@@ -357,11 +304,11 @@ func (by *sourced) renewed() (h heard, err error) {
 }
 
 // relies has the next recheck come after a while.
-func (by *sourced) relies() { by.recheck.Reset(by.keys.recheckAfter(by.relied, by.length)) }
+func (by *longWait) relies() { by.recheck.Reset(by.keys.recheckAfter(by.relied, by.length)) }
 
 // follow does what follows from what was heard, and reports whether the wait goes on. If not, it is
 // over with err.
-func (by *sourced) follow(ctx context.Context, h heard) (goesOn bool, err error) {
+func (by *longWait) follow(ctx context.Context, h heard) (goesOn bool, err error) {
 	switch h.outcome {
 	case checkPredecessor:
 		if h.counted == 0 {
@@ -372,7 +319,7 @@ func (by *sourced) follow(ctx context.Context, h heard) (goesOn bool, err error)
 		}
 	case readLine:
 		by.checking.end()
-		if err := by.look(ctx, by.Place, h.at); err != nil || by.covers == nil {
+		if err := by.look(ctx, by.Place, h.at); err != nil {
 			return false, err
 		}
 		if ahead, stale := by.Predecessors(); stale || !by.covers(ahead) {

@@ -57,22 +57,23 @@ func (t *Ticket) AskTTLs() clientv3.Op {
 	return t.whole(newestFirst, MostTold, clientv3.WithMaxCreateRev(t.rev))
 }
 
-// Contends compares e with what is there: it is true if that very key is there and stands in line.
+// Contend compares some contenders with what is there: each very key is there, and stands in line.
 //
 // A key that was put over keeps its create revision, but perhaps has no lease. Then it no
 // longer stands in line, and no lease removes it.
-func Contends(e line.Entry) []clientv3.Cmp {
-	is, lease := "=", e.Lease
-	if lease == 0 {
-		lease = e.LeaseByKey()
+func Contend(known ...line.Entry) (ifs []clientv3.Cmp) {
+	for _, e := range known {
+		is, lease := "=", e.Lease
+		if lease == 0 {
+			lease = e.LeaseByKey()
+		}
+		if lease == 0 {
+			is = "!="
+		}
+		ifs = append(ifs, created(e.Key, e.Rev),
+			clientv3.Compare(clientv3.LeaseValue(e.Key), is, lease))
 	}
-	if lease == 0 {
-		is = "!="
-	}
-	return []clientv3.Cmp{
-		clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
-		clientv3.Compare(clientv3.LeaseValue(e.Key), is, lease),
-	}
+	return ifs
 }
 
 // A Look is a reading of the predecessors of a ticket that stands in line. It may take several
