@@ -119,7 +119,7 @@ func init() {
 	hold.Use(hold.Errors{
 		Closed: ErrClosed, NotHeld: ErrNotHeld, Lost: ErrLost, Unlocked: ErrUnlocked,
 		Unconfirmed: ErrUnconfirmed, MaxHold: ErrMaxHold, Deadlock: ErrDeadlock,
-		Expired: ErrExpired, Recalled: ErrRecalled, NotRecallable: ErrNotRecallable,
+		Expired: ErrExpired, Recalled: ErrRecalled,
 
 		WaitClosed:  errWaitClosed,
 		NilContext:  errNilContext,

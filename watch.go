@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/etcdlock/etcdlock/internal/ask"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/follow"
 	"github.com/etcdlock/etcdlock/internal/guard"
@@ -154,11 +155,12 @@ func followHolder(
 	ctx context.Context, s *hold.Session, name string, yield func(Contender, error) bool,
 ) {
 	var last *follow.Snapshot
-	f := follow.Follower{Conn: s.Conn(), Name: name, See: func(seen *follow.Snapshot) bool {
+	f := follow.Follower{Conn: s.Conn(), Name: name, Failed: attempt.Fallen}
+	f.See = func(seen *follow.Snapshot) (rest time.Duration, goesOn bool) {
 		before := last
 		last = seen
-		return before != nil && seen.Is(before) || yield(firstOf(name, seen), nil)
-	}, Failed: attempt.Fallen}
+		return 0, before != nil && seen.Is(before) || yield(firstOf(name, seen), nil)
+	}
 	if err := f.Run(ctx); err != nil {
 		guard.Rethrow(err)
 		yield(Contender{}, failed("watch the holder of", name, err))
@@ -331,7 +333,11 @@ func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) e
 		}
 		return 0, resp.Responses[0].GetResponseRange().GetKvs(), nil
 	}
-	if _, err = hold.WriteRecall(c.Token, e, request, commit); err != nil {
+	_, listens, err := ask.Recall(c.Token, e, request, commit)
+	if !listens {
+		err = ErrNotRecallable
+	}
+	if err != nil {
 		return failed("recall", c.Name, err)
 	}
 	return nil

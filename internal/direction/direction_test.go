@@ -42,6 +42,9 @@ func TestNothingIsUsedAgainstTheDirection(t *testing.T) {
 // imports are the packages below internal/ that the library is made of, each with those of them
 // that it may import.
 var imports = map[string][]string{
+	"ask": {
+		"etcd", "etcd/attempt", "follow", "guard", "line", "queue", "ticket",
+	},
 	"etcd":           {"etcd/attempt", "etcd/keepalive", "guard", "line", "ticket"},
 	"etcd/attempt":   {"guard", "quote"},
 	"etcd/keepalive": {"etcd/attempt", "guard"},
@@ -49,7 +52,7 @@ var imports = map[string][]string{
 	"follow":         {"etcd", "etcd/attempt", "line", "recheck", "ticket"},
 	"guard":          nil,
 	"hold": {
-		"etcd", "etcd/attempt", "events", "follow", "guard", "home", "lease", "line", "list", "queue",
+		"ask", "etcd", "etcd/attempt", "events", "guard", "home", "lease", "line", "list", "queue",
 		"quote", "ticket",
 	},
 	"home":        {"list", "ticket"},

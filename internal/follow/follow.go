@@ -40,9 +40,10 @@ type Follower struct {
 	Conn *etcd.Conn
 	Name string // of the lock
 
-	// See is told what a read has shown, and again after a recheck that has shown the same. It
-	// reports whether Run goes on. It may note in the Snapshot what it has done to a key since.
-	See func(*Snapshot) bool
+	// See is told what a read has shown, and again after a recheck that has shown the same. It says
+	// how long to rest once a holder has gone, before the next read, and whether Run goes on. It may
+	// note in the Snapshot what it has done to a key since.
+	See func(*Snapshot) (rest time.Duration, goesOn bool)
 
 	// All makes it follow all that hold, for a wait that stands in line. It is told of departures
 	// only: the holders before a wait are among the contenders of now, and another one comes to
@@ -56,8 +57,7 @@ type Follower struct {
 	// be nil.
 	Failed func(error) error
 
-	Rest time.Duration // from a departure to the read that follows; See may change it
-
+	rest   time.Duration   // as See has said last
 	broken attempt.Backoff // of watches
 }
 
@@ -73,7 +73,7 @@ func (f *Follower) Run(ctx context.Context) error {
 			return nil
 		case err != nil:
 			return err
-		case !f.See(&seen):
+		case !f.sees(&seen):
 			return nil
 		}
 		if goesOn, err := f.wait(ctx, asking, &seen); !goesOn {
@@ -81,6 +81,12 @@ func (f *Follower) Run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// sees tells See of a Snapshot, and reports whether Run goes on.
+func (f *Follower) sees(seen *Snapshot) (goesOn bool) {
+	f.rest, goesOn = f.See(seen)
+	return goesOn
 }
 
 // failed tells Failed of an error, if there is one, and returns that with which Run ends.
@@ -168,7 +174,7 @@ func (f *Follower) wait(ctx, asking context.Context, seen *Snapshot) (goesOn boo
 	case why == over || ctx.Err() != nil:
 		return false, err
 	case why == departs:
-		f.rest(ctx)
+		f.pause(ctx)
 	case why == ended:
 		if err := f.failed(broke); err != nil {
 			return false, err
@@ -187,24 +193,24 @@ func (f *Follower) recheck(asking context.Context, seen *Snapshot) (heard, error
 		return over, err
 	case !stands:
 		return differs, nil
-	case !f.See(seen):
+	case !f.sees(seen):
 		return over, nil
 	}
 	return ended, nil
 }
 
-// rest pauses before the next read, as long as Run goes on.
-func (f *Follower) rest(ctx context.Context) {
-	if f.Rest == 0 {
+// pause rests before the next read, as long as Run goes on.
+func (f *Follower) pause(ctx context.Context) {
+	if f.rest == 0 {
 		return
 	}
-	pause := time.NewTimer(attempt.Jitter(f.Rest))
-	defer pause.Stop()
+	over := time.NewTimer(attempt.Jitter(f.rest))
+	defer over.Stop()
 	for f.goesOn(ctx) {
 		select {
 		case <-ctx.Done():
 		case <-f.News:
-		case <-pause.C:
+		case <-over.C:
 			return
 		}
 	}

@@ -411,7 +411,7 @@ func (c *call) entered(keys ticket.Put, done etcd.Outcome) (h *Hold, known bool,
 		if h, err = c.beginLocked(); err == errs.SetBack || err == errDelayed { // c has to wait
 			err = nil
 			for _, o := range c.claims {
-				beginsToAskLocked(o)
+				o.beginsToAskLocked()
 			}
 		}
 	}

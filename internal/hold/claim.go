@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/etcdlock/etcdlock/internal/ask"
 	"github.com/etcdlock/etcdlock/internal/events"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/home"
@@ -82,7 +83,7 @@ type claim struct {
 	place  *place              // in etcd's line, nil while it has none; it may have been given up
 	hold   *Hold               // the one that it got, which its waiter has; it stays here
 	waiter home.Waiter[*claim] // in the line's queue; its Standing is the state of the claim
-	asker  int                 // where it is among those that ask, from 1; 0 while it asks nobody
+	asks   *ask.Wait           // nil while it asks nobody
 
 	// While it waits.
 	ofSession, ofHandle list.Node[*claim] // in the waits of its Session and of its Lock
@@ -165,7 +166,7 @@ func (c *claim) beginsToWaitLocked() {
 	}
 	c.turn = make(chan struct{}, 1)
 	n.queue.Enter(&c.waiter)
-	beginsToAskLocked(c)
+	c.beginsToAskLocked()
 }
 
 // reportQueued reports to Trace that c waits behind others. A holder takes parsing, so it is made
@@ -231,11 +232,43 @@ func (c *claim) hasTurnLocked(put *place) {
 // endsWaitLocked notes that c and its call wait no more, so nothing has to end their waits.
 func (c *claim) endsWaitLocked() {
 	c.call.cancel = nil
-	if c.asker != 0 {
-		endsToAskLocked(c)
+	if c.asks != nil {
+		c.endsToAskLocked()
 	}
 	c.ofSession.Remove()
 	c.ofHandle.Remove()
+}
+
+// beginsToAskLocked notes that c waits from now on, if it is to ask.
+//
+// Invariant: a claim that is to ask does so while it waits, for its turn or behind others in etcd's
+// line: until it has a hold, or has left. The critical section that decides on the one decides on
+// the other. So no request is made for a wait that is over, and a hold is never asked for its own
+// wait. (Do not count the waits where the call returns: the hold has begun before that.
+// TestAWaitThatIsOverAsksNobody.)
+func (c *claim) beginsToAskLocked() {
+	n, s := c.local, c.m.s
+	if c.m.cfg.Ask == nil || c.Try || c.asks != nil || s.leases.ClosedLocked() {
+		return
+	}
+	if n.asking == nil {
+		n.asking = ask.New(ask.Session{
+			Ctx: s.ctx, Etcd: s.etcd, Keys: s.keys, Mu: &s.mu, Tasks: s.tasks, TTL: s.cfg.TTL,
+		}, n.Name, n)
+	}
+	m := c.m
+	c.asks = n.asking.BeginLocked(*m.cfg.Ask, func(err error) {
+		m.log(slog.LevelWarn, "holder not asked to give way", "name", m.name, "error", err)
+	})
+}
+
+// endsToAskLocked notes that c, which asks, does not wait any more.
+func (c *claim) endsToAskLocked() {
+	over := c.local.asking.EndLocked(c.asks)
+	c.asks = nil
+	if over {
+		c.local.asking = nil
+	}
 }
 
 // cancelLocked ends the wait of c and its call, unless it is over.

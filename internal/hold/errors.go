@@ -11,7 +11,7 @@ import (
 // Errors are the errors of the API. The engine knows neither their texts nor their types.
 type Errors struct {
 	Closed, NotHeld, Lost, Unlocked, Unconfirmed, MaxHold, Deadlock error
-	Expired, Recalled, NotRecallable                                error
+	Expired, Recalled                                               error
 
 	// WaitClosed ends the context of a wait whose lock or Session was closed. It is not Closed
 	// itself: the caller's context may have ended with that, because it comes from a hold of another

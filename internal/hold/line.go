@@ -3,6 +3,7 @@ package hold
 import (
 	"time"
 
+	"github.com/etcdlock/etcdlock/internal/ask"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/home"
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -20,7 +21,7 @@ type localLine struct {
 	before     *line.Ahead        // the last place, if it was given up without a hold; nil: None
 	tries      *list.List[*claim] // in the queue, that wait for no other contender
 	swept      list.Node[*localLine]
-	asking     *asking // of the claims that ask, nil without one
+	asking     *ask.Asking // of the claims that ask, nil without one
 
 	// Invariant: while a key lingers the turn has no owner, and no claim waits.
 	kept  *place      // the place whose key lingers, nil if none does
@@ -240,6 +241,28 @@ func (n *localLine) admissionLocked(c *claim) home.Admission {
 	return n.queue.Admission(&c.waiter, n.keyLocked(c))
 }
 
+// InWayLocked says who is in the way of the waits of n (ask.Local).
+//
+// (Nobody is while the first waiter may get in beside the owner, or etcd has to tell first: it
+// would have the hold ended that it is about to share. TestAReadThatJoinsAsksNobody. Once it is in,
+// or has to wait, the line is marked.)
+func (n *localLine) InWayLocked() (in ask.InWay) {
+	owner, first := n.queue.Owner(), n.queue.First()
+	comes := first != nil && n.admissionLocked(first.Value) != home.MustQueue
+	if owner == nil || owner.place == nil || comes {
+		return in
+	}
+	switch p := owner.place; {
+	case owner.hold == nil:
+		in.Own, in.Line = p.Ticket.Entry(), p.waitsLocked()
+	case owner.Kind == line.Permit: // and others beside it, each with a key
+		in.Line = true
+	case p.Ticket.State() == ticket.Held:
+		in.Ours = &p.Place
+	}
+	return in
+}
+
 // The markedLines of a Session are the local lines whose admissions follow at the Unlock; they are
 // the Settler of its mutex.
 type markedLines struct {
@@ -251,7 +274,7 @@ type markedLines struct {
 // that comes later marks n itself.
 func (n *localLine) MarkLocked() {
 	if n.asking != nil {
-		n.asking.tellLocked()
+		n.asking.TellLocked()
 	}
 	if !n.marked && n.queue.Waiting() > 0 {
 		n.marked, n.markedNext, n.s.marked.last = true, n.s.marked.last, n

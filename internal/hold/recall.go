@@ -4,44 +4,8 @@ import (
 	"log/slog"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
-
 	"github.com/etcdlock/etcdlock/internal/line"
-	"github.com/etcdlock/etcdlock/internal/ticket"
 )
-
-// WriteRecall writes request into the value of the key of the contender with a token, by e, which
-// was read of it, unless the contender is gone or has a request with no longer a grace. It returns
-// the key as it is then, as far as is known. commit sends a transaction, and returns the revision
-// at which it has put something, or what its Else has read.
-func WriteRecall(
-	token int64, e line.Entry, request line.Recall,
-	commit func(ticket.Txn) (put int64, read []*mvccpb.KeyValue, err error),
-) (line.Entry, error) {
-	for {
-		if e.Rev != token {
-			return e, nil
-		}
-		if e.Lease == 0 || !e.Value().Recallable {
-			return e, errs.NotRecallable
-		}
-		if earlier, ok := e.Recall(); ok && earlier.Grace <= request.Grace { // or it is this very one
-			return e, nil
-		}
-		value, err := e.Recalled(request)
-		if err != nil {
-			return e, err
-		}
-		put, read, err := commit(ticket.Edit(e, value))
-		switch {
-		case err != nil:
-			return e, err
-		case put != 0:
-			return e.With(value, put), nil
-		}
-		e, _ = line.Find(read, e.Key)
-	}
-}
 
 // recallState is what a hold that listens has of a recall. That of one that does not is nil.
 //

@@ -2463,7 +2463,7 @@ var mutants = []mutant{
 	{
 		name:    "a recall compares the mod revision alone",
 		why:     "The mod revision of a key grows with its create revision, so it seems to say all. But it is compared with the key that is there by now.",
-		change:  in("WriteRecall").replace("_e.Rev != _", "_e.Rev == 0"),
+		change:  in("ask.Recall").replace("_e.Rev != _", "_e.Rev == 0"),
 		killers: []killer{inArea("holders", "TestALateCopyOfARecallDoesNothing")},
 	},
 	{
@@ -2477,7 +2477,7 @@ var mutants = []mutant{
 	{
 		name:    "a recall asks one that does not listen",
 		why:     "It does no harm to ask. But the one who asks waits for an answer that does not come.",
-		change:  in("WriteRecall").drop("!_.Value().Recallable"),
+		change:  in("ask.Recall").drop("!_.Value().Recallable"),
 		killers: []killer{inArea("holders", "TestWhoDoesNotListenIsNotRecalled")},
 	},
 	{
@@ -2493,26 +2493,26 @@ var mutants = []mutant{
 	{
 		name:    "a wait that may not read who holds asks no more",
 		why:     "Etcd refuses the wait, too. But behind permits of its own Session it asks etcd for nothing.",
-		change:  in("asking.run").after("_.failed(_)", "<-a.ctx.Done()"),
+		change:  in("ask.Asking.run").after("_.wait.failed(_)", "<-a.ctx.Done()"),
 		killers: []killer{inArea("holders", "TestAWaitThatMayNotReadAsksOnceItMay")},
 	},
 	{
 		name:   "a wait asks the contenders before it, and not those that hold",
 		why:    "All of them are in its way. But one that waits cannot give way, and a hold that begins with a request has less than its grace.",
-		change: in("asking.ask").replace("_seen.Line.Holding()", "_seen.Line.Before(q.own)"),
+		change: in("ask.Asking.ask").replace("_seen.Line.Holding()", "_seen.Line.Before(q.Own)"),
 		killers: []killer{inArea("holders", "TestAWaiterIsNotAskedBeforeItHolds"),
 			inArea("holders", "TestAReaderAsksTheHolderAndNoWaiter"), ofFamily(300)},
 	},
 	{
 		name:    "a wait that is about to get in asks the others that hold",
 		why:     "They do hold before it. But it gets in beside them, and is in need of nothing.",
-		change:  in("asking.ask").replace("it && slices.ContainsFunc(_, _q.is)", "_q.own.Rev < 0"),
+		change:  in("ask.Asking.ask").replace("it && slices.ContainsFunc(_, _q.is)", "_q.Own.Rev < 0"),
 		killers: []killer{inArea("holders", "TestAReadThatGetsInBesideAnotherAsksNobody")},
 	},
 	{
 		name:    "a read that is about to join asks",
 		why:     "It waits, and another read holds. But it may join that hold, and has it ended.",
-		change:  in("asking.nextLocked").never("len(_.waits) == 0 || _ == nil || _.place == nil || it"),
+		change:  in("localLine.InWayLocked").never("_ == nil || _.place == nil || it"),
 		killers: []killer{inArea("holders", "TestAReadThatJoinsAsksNobody")},
 	},
 	{
@@ -2530,7 +2530,7 @@ var mutants = []mutant{
 	{
 		name:    "a request to give way outlives the wait",
 		why:     "The last wait is over, and the next one needs the same. But nobody is there to give way to, and Close waits for what nothing ends.",
-		change:  in("endsToAskLocked").drop("_.m.s.mu.After(_.stop)"),
+		change:  in("ask.Asking.EndLocked").drop("_.s.Mu.After(_.stop)"),
 		killers: []killer{inArea("holders", "TestAWaitThatIsOverAsksNobody")},
 	},
 	{
@@ -2542,56 +2542,56 @@ var mutants = []mutant{
 	{
 		name: "the request of any wait is sent",
 		why:  "Each of them asks for the lock. But the one that can wait longest has the others wait, too.",
-		change: in("askers.Less").replace("_self[_i].m.cfg.Ask.Grace < _self[_j].m.cfg.Ask.Grace",
-			"_self[_i].m.cfg.Ask.Grace > _self[_j].m.cfg.Ask.Grace"),
+		change: in("ask.waits.Less").replace("_self[_i].request.Grace < _self[_j].request.Grace",
+			"_self[_i].request.Grace > _self[_j].request.Grace"),
 		killers: []killer{inArea("holders", "TestAShorterGraceCountsWhileItsWaitLasts")},
 	},
 	{
 		name:    "a wait with a shorter grace is asked for with the next holder",
 		why:     "The holder of now was asked. But it may have hours yet.",
-		change:  in("quest.goesOn").drop("_.m.cfg.Ask.Grace >= _.m.cfg.Ask.Grace"),
+		change:  in("ask.quest.goesOn").drop("_.wait.request.Grace >= _.wait.request.Grace"),
 		killers: []killer{inArea("holders", "TestAWaitWithAShorterGraceAsksAgain")},
 	},
 	{
 		name:    "the shortest grace that was asked for counts for later holders",
 		why:     "It is what the follower began with. But the wait with that grace may be over.",
-		change:  in("asking.ask").replace("_.recall(_, it)", "q"),
+		change:  in("ask.Asking.ask").replace("_.recall(_, it)", "q"),
 		killers: []killer{inArea("holders", "TestAShorterGraceCountsWhileItsWaitLasts")},
 	},
 	{
 		name:    "a hold of the own Session is recalled in etcd",
 		why:     "It listens as any other. But it is known here, and a request in its value is a write for nothing.",
-		change:  in("asking.ask").never("case it #2 of 2"),
+		change:  in("ask.Asking.ask").never("case it #2 of 2"),
 		killers: []killer{inArea("holders", "TestAPermitAsksAllThatHold")},
 	},
 	{
 		name:    "a request to give way is sent until it is answered",
 		why:     "The wait is in need of it. But a thousand waits ask an etcd that has enough to do.",
-		change:  in("asking.commit").always("_ > 0"),
+		change:  in("ask.Asking.commit").always("_ > 0"),
 		killers: []killer{inArea("holders", "TestARequestThatFailsHarmsNoWait")},
 	},
 	{
 		name:    "a request that has failed is not sent again",
 		why:     "It was sent three times. But etcd may be back, as the next recheck shows, and the holder may hold for hours.",
-		change:  in("asking.recall").replace("1", "0"),
+		change:  in("ask.Asking.recall").replace("1", "0"),
 		killers: []killer{inArea("holders", "TestARequestThatFailsHarmsNoWait")},
 	},
 	{
 		name:    "a request that was refused is sent again",
 		why:     "An operator may give the right back. But each recheck is refused and logged until then.",
-		change:  in("asking.recall").drop("if attempt.Refused(_)"),
+		change:  in("ask.Asking.recall").drop("if attempt.Refused(_)"),
 		killers: []killer{inArea("holders", "TestARequestThatFailsHarmsNoWait")},
 	},
 	{
 		name:    "a wait with others before it asks at once",
 		why:     "The holder hears sooner of it. But of a thousand that wait each sends a transaction then, and one of these does something.",
-		change:  in("asking.follow").drop("_.Rest = max(_...)"),
+		change:  in("ask.quest.rest").replace("max(_...)", "0"),
 		killers: []killer{inArea("holders", "TestAHandOverTellsEachAskerOnce")},
 	},
 	{
 		name:    "what happens while several are asked is over when their watch begins",
 		why:     "The one that was asked stood in line then. But another may have gone before, and a third have come to hold for it.",
-		change:  in("asking.ask").replace("_.Kind() == line.Exclusive", "len(holding) == 1"),
+		change:  in("ask.Asking.ask").replace("_.Kind() == line.Exclusive", "len(holding) == 1"),
 		killers: []killer{inArea("holders", "TestAReaderThatComesToHoldWhileAnotherIsAskedIsAsked")},
 	},
 	{
