@@ -65,7 +65,7 @@ func TestNothingIsWrittenForNothing(t *testing.T) {
 	}
 }
 
-// A key that has changed since it was read is judged again, by what is there then. An error ends it.
+// A key that has changed since it was read is judged again, by what is there then.
 func TestARequestIsWrittenOverWhatIsThere(t *testing.T) {
 	read := entry(t, true, token)
 	changed := asked(t, read, time.Minute, 8)

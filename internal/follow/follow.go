@@ -45,9 +45,8 @@ type Follower struct {
 	// note in the Snapshot what it has done to a key since.
 	See func(*Snapshot) (rest time.Duration, goesOn bool)
 
-	// All makes it follow all that hold, for a wait that stands in line. It is told of departures
-	// only: the holders before a wait are among the contenders of now, and another one comes to
-	// hold only if one of these goes.
+	// All makes it follow all that hold, for a wait that stands in line. Such a wait needs departures
+	// only: no contender that comes later can hold before it.
 	All    bool
 	TTL    time.Duration   // of leases: the longer, the rarer the rechecks get
 	News   <-chan struct{} // asks GoesOn; nil if nothing does

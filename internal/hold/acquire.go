@@ -69,7 +69,7 @@ func (c *call) reportGaveUp(ctx context.Context, err error) {
 	}
 }
 
-// event is c as the Trace is told that it begins.
+// event is what the Trace is told of c as it begins.
 func (c *call) event() Call {
 	e := Call{
 		Name: c.first.m.name, Kind: c.Kind, Weight: max(1, int(c.Weight)), Try: c.Try,
@@ -128,8 +128,8 @@ func (c *call) acquire(ctx context.Context) (h *Hold, err error) {
 	}
 }
 
-// leavesWithout ends the wait of c for its turns, since ctx has ended. If it has got a hold at the
-// same moment that is the result. What comes through a turn after this is passed on by leaveLocked.
+// leavesWithout ends the wait of c for its turns, because ctx has ended. It returns the hold if c
+// has got one at the same moment. If a turn has come at that moment, leaveLocked passes it on.
 func (c *call) leavesWithout(ctx context.Context) (*Hold, error) {
 	h, locked := c.leave()
 	if h == nil {
@@ -159,8 +159,11 @@ func (c *call) fallOut() {
 // errFallen is why a call got no hold whose request has not returned.
 var errFallen = errors.New("a request did not return")
 
-// retreat gives up the places after an attempt that has failed. It returns nil, after a pause, if
-// the call takes new ones. Otherwise it passes the turns on, and returns the error of the call.
+// retreat follows an attempt that has failed with err. It gives up the places, and returns nil,
+// after a pause, if the call is to take new ones: they were lost, or what was in the way of a call
+// that only tries was a key of its own Session, which is being removed. Otherwise it passes the
+// turns on, and returns the error of the call. If ctx has ended, the place may go on with the next
+// waiter of the Session.
 func (c *call) retreat(ctx context.Context, err error, anew *attempt.Backoff) error {
 	s := c.s
 	var taken *Busy
@@ -222,9 +225,8 @@ func (c *call) bounded(ctx context.Context) (context.Context, context.CancelCaus
 }
 
 // enter puts the claims into their local lines, all at once, and takes their places if all own
-// their turns. TryLock gets a LockedError if a line is taken. So do TryRLock and TryAcquire, unless
-// it may be etcd alone that they wait for. So does each of them, without a request, if no hold may
-// begin because etcd was set back.
+// their turns. A call that only tries gets a LockedError, without a request, if it would wait for
+// another claim of its Session or for the lock delay.
 func (c *call) enter(cancel context.CancelCauseFunc) error {
 	m, s := c.first.m, c.s
 	clientClosed := s.etcd.Closed()
@@ -259,9 +261,9 @@ func (c *call) enter(cancel context.CancelCauseFunc) error {
 	return nil
 }
 
-// busyAtHomeLocked is what is in the way of c, which only tries, if it is refused without a
-// request; otherwise it is nil. The delay of a set-back is in the way of a claim that may not hold
-// at a key that was held before.
+// busyAtHomeLocked is what is in the way of c, which only tries, if c is refused without a request:
+// another claim of its Session, or the lock delay. Otherwise it is nil. The delay is in the way of
+// a claim that is to have a key of its own, and of none that holds at a key of its Session.
 func (c *claim) busyAtHomeLocked() *Busy {
 	n, key := c.local, c.local.keyLocked(c)
 	if n.queue.Refuses(&c.waiter, key) {
@@ -527,14 +529,13 @@ func (c *call) endTryLocked() error {
 	return errs.Locked(locked)
 }
 
-// inWayLocked returns what is in the way of a call that only tries: the contender before it in the
-// line of one of its names, the first such name. If that is a key of the Session's own, of a hold
-// or wait that has ended, TryLock waits for etcd, and for no other contender: until goes is closed,
-// if it is not nil.
+// inWayLocked returns what is in the way of a call that only tries: the contender before it, in the
+// first line that has one. If that is a key that its Session has given up, goes is closed once the
+// key is removed. The call waits for that: it is a wait for etcd, and for no other contender.
 //
-// The result is nil for a key that no place accounts for: it has gone since it was read, or a late
-// request has put it and an audit is about to remove it. (Do not refuse the call for it.
-// TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone.)
+// The result is nil for a key of the Session that no place accounts for: it has gone since it was
+// read, or a late request has put it and an audit is about to remove it. (Do not refuse the call
+// for it. TestATryIsNotRefusedForAKeyOfItsOwnSessionThatHasGone.)
 func (c *call) inWayLocked() (locked *Busy, goes <-chan struct{}) {
 	first, before := c.first, line.Entry{}
 	for _, o := range c.claims {
@@ -586,9 +587,9 @@ func awaitGrace(removed []<-chan struct{}) {
 	}
 }
 
-// leave takes the claims out of their local lines, or passes their turns on. locked tells what is
-// ahead of the first claim that has something ahead. If the only claim got a hold at the same
-// moment it keeps that: other holds may share its key by now.
+// leave takes the claims out of their local lines, or passes their turns on. locked is what is
+// ahead of the first claim that waits for something. If the only claim got a hold at the same
+// moment it keeps the hold, and leave returns it: other holds may share its key by now.
 func (c *call) leave() (h *Hold, locked *Busy) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -601,8 +602,8 @@ func (c *call) leave() (h *Hold, locked *Busy) {
 	return h, locked
 }
 
-// gaveUp is the error of a call that has given up for why. locked tells what was in its way, and
-// away why etcd does not answer.
+// gaveUp returns the error of a call that failed because of why. locked is what was in its way, nil
+// if unknown; away is why etcd does not answer.
 func (c *call) gaveUp(ctx context.Context, why error, locked *Busy, away error) error {
 	name := c.first.m.name
 	if locked != nil {

@@ -190,9 +190,9 @@ func (c *claim) behindLocked() *Busy {
 	return n.busyBehindLocked(ahead, n.DelayLocked(time.Now(), c.Kind))
 }
 
-// leaveLocked takes c out of the line after its wait has ended, or passes its turn on, and tells
-// what was ahead of it. If c got a hold at the same moment it keeps that: other holds may share its
-// key by now.
+// leaveLocked takes c out of the local line after its wait has ended, or passes its turn on. locked
+// is what was ahead of it. If c got a hold at the same moment it keeps the hold, and leaveLocked
+// returns it: other holds may share its key by now.
 func (c *claim) leaveLocked() (h *Hold, locked *Busy) {
 	n, p := c.local, c.place
 	c.endsWaitLocked()

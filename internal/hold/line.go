@@ -86,8 +86,8 @@ func (n *localLine) checkOwnerLocked() {
 	}
 }
 
-// busyLocked is what is in the way of a waiter in the queue, or of a claim of a kind that comes now
-// if w is nil. The queue has an owner.
+// busyLocked is what is in the way of w, which waits in the queue. If w is nil it is what would be
+// in the way of a claim of a kind that comes now. The queue has an owner.
 func (n *localLine) busyLocked(w *home.Waiter[*claim], kind line.Kind) *Busy {
 	b := &Busy{Name: n.Name, Ahead: n.queue.Ahead(w), LockDelay: n.DelayLocked(time.Now(), kind)}
 	owner := n.queue.Owner()
@@ -114,9 +114,9 @@ func (n *localLine) busyLocked(w *home.Waiter[*claim], kind line.Kind) *Busy {
 	return b
 }
 
-// firstLocked is the claim that has had the turn for longest, of the claims that have it and have
-// not lost their holds. If all have lost theirs it is the owner. There is one. It looks at a few:
-// if these have lost theirs, so have mostly all.
+// firstLocked is the claim that others see as the holder: of the claims that have the turn, the
+// first whose hold is not lost, or the owner if all holds are lost. It looks at a few: if these
+// have lost theirs, mostly all have. The queue has an owner.
 func (n *localLine) firstLocked() *claim {
 	looked := 0
 	for c := range n.queue.Having() {
@@ -130,9 +130,9 @@ func (n *localLine) firstLocked() *claim {
 	return n.queue.Owner()
 }
 
-// aheadLocked is what is in the way of the owner of n, of a kind, which has no place in etcd's
-// line. It knows what the owner before it has seen there. It is nil if nothing is known to be in
-// the way.
+// aheadLocked is what is in the way of the owner of n, which is of a kind and has no place in
+// etcd's line: what the owner before it has seen there, or the lock delay. It is nil if neither is
+// known.
 func (n *localLine) aheadLocked(kind line.Kind) *Busy {
 	delay := n.DelayLocked(time.Now(), kind)
 	if n.ahead().Count() == 0 && delay.Lasts == 0 {
@@ -284,14 +284,15 @@ func (n *localLine) MarkLocked() {
 // SettleLocked makes the admissions of the lines that were marked: a piece of them now, and the
 // rest in a goroutine. An admission may change its line, or end a lease, and so mark lines.
 //
-// Invariant: while mu is free, each line that is not marked is as its admission leaves it, and if
-// one is marked a goroutine is about to unlock mu. So no waiter waits for longer than that which
-// may have the turn beside its owner, TryRLock and TryAcquire wait only where etcd has to tell
-// first, and where a watch has to tell there is one, if there can be. Whatever changes what an
-// admission asks marks the line: the turn, the place of its owner, the view, and the lease; where
-// that lasts again, its keeper does as soon as it has the mutex. (Time alone makes it only less
-// certain: a lease that is not renewed lasts no longer.) Do not call an
-// admission by hand where something changes: a call that is forgotten is a hang.
+// Invariant: while mu is free, no waiter of an unmarked line could be let in. If a line is marked,
+// the next Unlock of mu lets its waiters in. So TryRLock and TryAcquire wait only for etcd, and if
+// a watch has to tell, there is one.
+//
+// Whatever changes what an admission asks marks the line: the turn, the place of its owner, the
+// view, and the lease (its keeper does, as soon as it has the mutex, when the lease lasts again).
+// The passing of time marks nothing: a lease that is not renewed only lasts no longer.
+//
+// Do not call an admission where something changes: a call that is forgotten is a hang.
 // (TestAWaiterIsLetInByTheUnlockOfWhateverChanges.)
 func (all *markedLines) SettleLocked() {
 	for range guard.Piece {
@@ -337,12 +338,12 @@ func (n *localLine) admitLocked() {
 	}
 }
 
-// letInLocked gives c, the first waiter, the turn beside its owner: as the next owner, if c wants
-// permits, and with a hold at the owner's place, if c reads.
+// letInLocked gives c, the first waiter, the turn beside its owner. If c reads it gets a hold at
+// the owner's place. If it wants permits it is the owner from now on, and takes a place of its own.
 //
-// Invariant: the key stays while a hold at it is whole, or has ended whole and is being freed
-// (place.Refs). The last of these releases it, or has it removed. The turn stays with the Session
-// until all its holds are unlocked, lost or not. (Do not release for one of several.
+// Invariant: the key of a cohort stays as long as one of its holds needs it (place.Refs): a hold
+// that is whole, or has ended whole and is being freed. The turn stays with the Session until all
+// holds are unlocked, lost or not. (Do not release for one of several.
 // TestAWriterWaitsForEveryReaderOfItsSession.)
 func (n *localLine) letInLocked(c *claim) {
 	if c.waiter.Steps {
@@ -366,8 +367,8 @@ func (n *localLine) seekLocked() {
 	}
 }
 
-// A refusal ends the wait of a TryRLock or TryAcquire for its turn: it would have to wait for
-// another contender, or etcd has refused to tell.
+// A refusal is the cause that ends the wait of a TryRLock or TryAcquire for its turn: it would have
+// to wait for another contender, or etcd has refused to tell.
 type refusal struct{ answer error } // etcd's, nil if it has not refused
 
 func (*refusal) Error() string { return "refused" }

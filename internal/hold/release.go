@@ -30,9 +30,9 @@ type release struct {
 	stay    *stay  // of the key, by WithMinHold; nil if it goes now
 }
 
-// unlockLocked is one Unlock of h, which h.depth counts no more. The last one ends h, and frees it
-// if it may be freed now. It returns the release that is to be sent, or, if there is none, what the
-// Unlock returns.
+// unlockLocked ends one Lock of h. The caller has taken it off h.depth. The last one ends h, and
+// frees it if it may be freed now. It returns the release that is to be sent, or, if there is none,
+// what the Unlock returns.
 func (h *Hold) unlockLocked() (*release, error) {
 	if slices.ContainsFunc(h.all, func(o *Hold) bool { return o.depth > 0 }) { // some nest
 		return nil, h.lossLocked()
@@ -47,7 +47,7 @@ func (h *Hold) unlockLocked() (*release, error) {
 	return h.freeLocked(true)
 }
 
-// free is freeLocked once the contexts have ended.
+// free ends the contexts that h, which has ended, waits for, and then calls freeLocked.
 func (h *Hold) free(keeps bool) (*release, error) {
 	mu := &h.m.s.mu
 	mu.Lock()
@@ -69,10 +69,12 @@ func (h *Hold) mayFreeLocked() bool {
 		(h.state == holdGone || h.place.Refs > 1 || h.place.ending.Len() == 0)
 }
 
-// freeLocked leaves the key of h, which has ended, to the holds that share it. If there are none,
-// and keeps is set, WithHandoff and WithLinger may keep it for the Session's next hold. The key of
-// a hold that was lost is removed, and the loss is the error. Otherwise freeLocked returns the
-// release that is to be sent.
+// freeLocked decides what becomes of the key of h, which has ended:
+//
+//   - h was lost: the key is removed, and the loss is the error
+//   - other holds need it: it stays
+//   - keeps is set, and WithHandoff or WithLinger keeps it: the next claim of the Session has it
+//   - otherwise it returns the release that is to be sent: of now, or at the end of WithMinHold
 func (h *Hold) freeLocked(keeps bool) (*release, error) {
 	if h.state == holdGone {
 		h.clearLocked()
@@ -128,7 +130,7 @@ func (h *Hold) releaseLocked(until time.Time) *release {
 // confirmed that the key was there until now, a *LostError if it was not, and an error that is
 // ErrUnconfirmed if etcd did not answer in time. Then the key is being removed in the background.
 //
-// Of a nil release, where there is nothing to send, it returns otherwise. ctx is a releaseContext.
+// With a nil r there is nothing to send: it returns otherwise. ctx comes from releaseContext.
 func (r *release) send(ctx context.Context, otherwise error) error {
 	if r == nil {
 		return otherwise
@@ -182,13 +184,13 @@ func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outc
 	return r.h.m.s.etcd.Commit(ctx, retry, r.Txn(value))
 }
 
-// unconfirmed is the error of a call if etcd did not confirm it in time.
+// unconfirmed is the error of an Unlock that etcd has not confirmed, for some reasons.
 func (r *release) unconfirmed(reasons ...error) error {
 	return errs.Failed("unlock", r.h.m.name, append([]error{errs.Unconfirmed}, reasons...)...)
 }
 
-// whyUntold is why the outcome of a release is unknown: etcd's error alone, or that and the
-// end of ctx.
+// whyUntold is why the outcome of a release is unknown: err, which is etcd's, and the end of ctx,
+// if that has ended.
 func whyUntold(ctx context.Context, err error) []error {
 	cause := attempt.Cause(ctx)
 	switch {
@@ -229,8 +231,8 @@ func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticke
 	return f.Verdict, r.failsLocked(f, untold)
 }
 
-// checkLeasesLocked ends the leases of r's keys if their time has passed, or etcd does not know
-// them, by an answer.
+// checkLeasesLocked ends the leases of r's keys whose time is over, or which etcd does not know, as
+// an answer says.
 func (r *release) checkLeasesLocked(done etcd.Outcome) {
 	if done.Err != nil && r.Together() && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
 		r.put.Lease.EndRevokedLocked(done.Err) // which h's key may be on, too
@@ -238,8 +240,7 @@ func (r *release) checkLeasesLocked(done etcd.Outcome) {
 	r.h.place.Lease.CheckLocked(time.Now())
 }
 
-// nowLocked is what is known as an answer has come that says no more than that the transaction was
-// not carried out, or less.
+// nowLocked is what else is known when an answer does not say that the release was carried out.
 func (r *release) nowLocked(done etcd.Outcome, final bool) ticket.Now {
 	return ticket.Now{
 		Certain: r.h.certainLocked(),
@@ -254,7 +255,8 @@ func (r *release) nowLocked(done etcd.Outcome, final bool) ticket.Now {
 // unwitnessedLocked reports whether no watch has seen h's key there when its release began.
 func (h *Hold) unwitnessedLocked() bool { return !h.place.WitnessedLocked() }
 
-// failsLocked ends a release that has failed, with the error that send returns.
+// failsLocked ends a release that has failed, by what its ticket has found, and returns the error
+// of the Unlock. untold is why there was no answer.
 func (r *release) failsLocked(f ticket.Finding, untold []error) error {
 	if f.Verdict == ticket.Lost || f.Doubt == ticket.TakenAway {
 		for _, o := range r.h.all {
@@ -288,8 +290,8 @@ func (r *release) holdOf(t *ticket.Ticket) *Hold {
 	return r.h
 }
 
-// giveUpLocked leaves the key to a removal in the background, now or when its time is over: etcd
-// did not answer in time.
+// giveUpLocked ends a release that etcd did not answer in time. The key is removed in the
+// background: from now on, or when the time of its stay is over.
 func (r *release) giveUpLocked(untold []error) error {
 	if y := r.stay; y != nil && time.Now().Before(y.until) {
 		y.beginLocked(stayUnsure)
@@ -301,8 +303,8 @@ func (r *release) giveUpLocked(untold []error) error {
 	return r.overLocked(r.unconfirmed(untold...))
 }
 
-// overLocked notes that the release is over with an error, passes the turn on, and returns the
-// error.
+// overLocked ends the release with err, nil if it is confirmed, passes the turns on, and returns
+// err.
 func (r *release) overLocked(err error) error {
 	h := r.h
 	r.over = true

@@ -43,12 +43,11 @@
 //
 // So a writer waits only for reads that began before it came, and for the time of one event.
 //
-// Invariant: to join is safe at any moment at which the Session's mutex is held, the ticket is
-// Held, and the lease is trusted: from the release or the removal on, which begin under the mutex,
-// the ticket is Leaving. An exclusive contender that came to etcd's line in between waits for the
-// key, so the watch is asked for the sake of order, and may be late. (Do not join a key whose lease
-// does not last: it would end with the next renewal that is late.
-// TestNobodyJoinsAKeyWhoseLeaseDoesNotLast.)
+// Invariant: a read joins with the Session's mutex held, while the ticket is Held and the lease is
+// trusted. That is safe: a release or a removal begins under the mutex, and from then on the ticket
+// is Leaving. The watch matters for the order alone, and may be late: an exclusive contender that
+// has come meanwhile waits for the key. (Do not join a key whose lease does not last: it would end
+// with the next renewal that is late. TestNobodyJoinsAKeyWhoseLeaseDoesNotLast.)
 //
 // What becomes of reads that come, by what has happened to the owner of the turn:
 //
@@ -138,7 +137,7 @@ type Waiter[W any] struct {
 	Try    bool // it waits for no other contender
 
 	standing Standing
-	number   uint64 // how many have come to its queue to wait, with it
+	number   uint64 // in the order in which waiters have come to its queue, from 1
 	node     list.Node[*Waiter[W]]
 }
 
@@ -314,8 +313,8 @@ func (q *Queue[W]) Way(w *Waiter[W], k Key) Way {
 	}
 }
 
-// Refuses reports whether w, which comes and only tries, is refused: not it and the waiters before
-// it may all get the turn beside the owner, so it would wait for more than etcd alone.
+// Refuses reports whether w, which comes and only tries, is refused: it is, unless w and all
+// waiters before it may get the turn beside the owner. Otherwise it would wait for more than etcd.
 func (q *Queue[W]) Refuses(w *Waiter[W], k Key) bool {
 	alike := w.Shares && q.unshared == 0 || w.Steps && q.unstepped == 0
 	return q.owner != nil && (!alike || q.Admission(w, k) == MustQueue)
@@ -405,8 +404,8 @@ func (q *Queue[W]) HandsDown(k Key) bool {
 
 // A Left is what is known of a key that its last hold has left whole.
 type Left struct {
-	Suits           bool // the first waiter or, if there is none, another claim of the same Lock
-	Lasts           bool // as in Key
+	Suits           bool // it suits the first waiter or, if none, another claim of the Lock
+	Lasts           bool // its lease is trusted, and renewed in time
 	Handed, Handoff int  // how often in a row it was handed on, and how often it may be
 	Linger          bool // it may stay for a claim that comes
 }
@@ -426,10 +425,10 @@ func (f Fate) String() string {
 	return [...]string{"released", "handed on", "lingers"}[f]
 }
 
-// Fate is what becomes of the owner's key. It goes to the first waiter, unless the contenders
-// behind the key have waited for long enough (WithHandoff), or, if there is none and no other
-// contender waits, to the claim that comes next (WithLinger). The driver releases a key that
-// Lingers if its watch does not show that no contender waits.
+// Fate is what becomes of the owner's key. With WithHandoff the first waiter has it next, but only
+// so often in a row: other contenders wait behind it. With WithLinger, if there is no waiter, it
+// stays for the claim that comes next. The driver keeps such a key only if a watch shows that no
+// other contender waits, and releases it otherwise.
 func (q *Queue[W]) Fate(k Left) Fate {
 	waits := q.waiters.Len() > 0
 	switch {
@@ -516,11 +515,10 @@ func (q *Queue[W]) Leave(w *Waiter[W]) Standing {
 	return stood
 }
 
-// Choose chooses the first waiter, unless that only tries: a key that a release puts stands in
-// line, whatever is before it. It chooses none while other claims have the turn: holders that
-// shared the key, and have lost it, may be at work. The chosen waiter gets the turn after the
-// owner's release, which puts its key. If it leaves before, the first waiter of that time gets the
-// turn.
+// Choose chooses the first waiter: it gets the turn after the owner's release, which puts its key.
+// If it leaves before, the first waiter of that time gets the turn. None is chosen if the first one
+// only tries, since a release puts a key whatever is before it in line; nor while other claims have
+// the turn, since holders that shared the key and have lost it may be at work.
 func (q *Queue[W]) Choose() (next W, ok bool) {
 	must("Choose", "turn", q.state, Taken)
 	if q.beside.Len() > 0 {
@@ -552,9 +550,9 @@ func (e Ending) String() string {
 }
 
 // End ends the turn of w. If other claims share the turn they go on with it: if w owned it, one of
-// them does now. Otherwise the first waiter has it. suits says that w leaves a key, at which w has
-// waited or held, or which was put for the first waiter, and that it suits that waiter. The waiter
-// has the key then, unless it only tries, or is a read that came after the put.
+// them does now. Otherwise the first waiter has it. suits says that w leaves a key that suits that
+// waiter: w has waited or held at it, or it was put for the waiter. The waiter has the key, too,
+// unless it only tries, or is a read that came after the put.
 //
 // Do not pass a key on to such a read: it would overtake the writers that came in between.
 // (TestAReadTakesOverNoPlaceThatWasPutBeforeItCame)

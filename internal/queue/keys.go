@@ -183,8 +183,8 @@ func (k *Keys) suspectLocked() {
 	}
 }
 
-// suspectOrphanLocked makes an audit of a lease's keys due if e, which stands in a line, is on that
-// lease and no place accounts for it: all contenders behind e wait for it.
+// suspectOrphanLocked makes an audit due if e, which stands in a line, is on a lease of the Session
+// and belongs to no place: a late request has put it, and it blocks all behind it.
 func (k *Keys) suspectOrphanLocked(e line.Entry) {
 	for l, a := range k.accounts {
 		if e.Lease == int64(l.ID) && !a.accountsForLocked(e) {
@@ -193,8 +193,8 @@ func (k *Keys) suspectOrphanLocked(e line.Entry) {
 	}
 }
 
-// recheckAfter is how long to wait for the next recheck of one that has relied on its watch since a
-// time, in a line of so many. An etcd that is slow is asked less.
+// recheckAfter is how long a waiter or a view waits for its next recheck. It has relied on its
+// watch since a time, in a line of so many contenders. It asks a slow etcd less often.
 func (k *Keys) recheckAfter(relied time.Time, contenders int) time.Duration {
 	from, to := recheck.Period(time.Since(relied), k.TTL, contenders)
 	return k.etcd.Seldom(from) + rand.N(to-from+1)

@@ -11,12 +11,15 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// bothIn reports whether the very key before and p's own are both in line now. It is a
-// linearizable read of four compares, and retries until it is answered. It also reads how many keys
-// there are in all, if length is not 0 but how many there were before: a recheck. That, or any in a
-// line that is not vast, also reads the holder, if it is not known. In a long line an etcd that is
-// silent gets one from each waiter at about the same time, so few of these are repeated.
-// (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
+// bothIn reports whether the very key before and p's own are both in line now. It is a linearizable
+// read of four compares, and retries until it is answered.
+//
+// length is 0 for the check that follows the beginning of a watch. For a recheck it is how many
+// keys there were below the name: they are counted again. A recheck also reads the holder, if that
+// is not known, and so does a check in a line that is not vast.
+//
+// In a long line an etcd that is silent gets one from each waiter at about the same time, so few of
+// these are repeated. (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
 func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length int) (s checked) {
 	ahead, _ := p.Predecessors()
 	var retry attempt.Backoff

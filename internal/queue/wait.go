@@ -21,8 +21,8 @@ type Waiter struct {
 	LastErr error // of etcd, while it retries
 }
 
-// Wait waits until p waits for no contender, and tells in between what is ahead of it, once that is
-// known. It returns what wait returns.
+// Wait waits until no contender is ahead of p, and calls queued once it is known what is. It
+// returns what wait returns.
 func (c *Waiter) Wait(ctx context.Context, p *Place, queued func()) error {
 	if ahead, stale := p.Predecessors(); !stale && ahead.Reading == line.Unread {
 		if err := c.look(ctx, p, 0); err != nil {
@@ -33,9 +33,9 @@ func (c *Waiter) Wait(ctx context.Context, p *Place, queued func()) error {
 	return c.wait(ctx, p)
 }
 
-// wait waits until p waits for no contender. It returns nil if so and its key is there;
-// ErrAnew if its key or its lease is gone; ErrTaken if a contender is ahead of it and c only
-// tries; the cause of ctx when ctx ends; or an error that a retry does not fix.
+// wait waits until no contender is ahead of p. It returns nil then; ErrAnew if p's key or its lease
+// is gone; ErrTaken if a contender is ahead of it and c only tries; the cause of ctx when ctx ends;
+// or an error that a retry does not fix.
 //
 // Behind a few it waits by the Session's view of the line, which needs no request of its
 // own; behind many by a watch of one key, or by the watches of a permit.
@@ -70,8 +70,7 @@ func (c *Waiter) wait(ctx context.Context, p *Place) error {
 	}
 }
 
-// waitInView waits by the view until it has news for p, which c owns: no contender is ahead of p,
-// or the line has become too long for views.
+// waitInView waits until the view has news for p: no contender is ahead of it, or the view is over.
 func (c *Waiter) waitInView(ctx context.Context, p *Place) (err error) {
 	k := p.keys
 	k.mu.Lock()
@@ -141,10 +140,10 @@ func (c *Waiter) waitBehind(
 // Do not ask p for it once more: a view may have cleared it meanwhile.
 // (TestAPermitWaitsForThoseThatItHasFound.)
 //
-// At least one of some keys goes before it may hold: line.Ahead.Awaited. Where these are few and
-// the line is long it watches each of them; otherwise, all permits. Either way it watches its own
-// key, too. A watch begins from now, and once all are there it reads the line. So no deletion is
-// missed: the read shows a deletion before the watches, and a later one comes as an event.
+// p may hold only after one of some keys has gone: line.Ahead.Awaited. Where these are few and the
+// line is long it watches each of them; otherwise it watches all permits. Either way it watches its
+// own key, too. A watch begins from now, and once all are there it reads the line. So no deletion
+// is missed: the read shows a deletion before the watches, and a later one comes as an event.
 //
 // Where it knows all that are before it, it counts the events itself, and reads the line once, at
 // the end. In a long line it does that when it is among the first. So what a hand-over costs grows
@@ -286,7 +285,8 @@ func (by *longWait) checked(r checked) (h heard, err error) {
 	return h, nil
 }
 
-// renewed is what follows from news of the place: the client has reconnected, if nothing else.
+// renewed is what follows from news of the place: its key is gone, etcd was set back, or, if it is
+// neither, the client has reconnected.
 func (by *longWait) renewed() (h heard, err error) {
 	if by.isGone() {
 		return h, ErrAnew
@@ -306,8 +306,8 @@ func (by *longWait) renewed() (h heard, err error) {
 // relies has the next recheck come after a while.
 func (by *longWait) relies() { by.recheck.Reset(by.keys.recheckAfter(by.relied, by.length)) }
 
-// follow does what follows from what was heard, and reports whether the wait goes on. If not, it is
-// over with err.
+// follow does what follows from what was heard, and reports whether the wait goes on. If it does
+// not, err is what waitBy returns.
 func (by *longWait) follow(ctx context.Context, h heard) (goesOn bool, err error) {
 	switch h.outcome {
 	case checkPredecessor:
@@ -342,8 +342,8 @@ func (by *longWait) follow(ctx context.Context, h heard) (goesOn bool, err error
 	return true, nil
 }
 
-// StayFirst waits, at the head of the line, for the other places of a call: until all are first,
-// which is nil, or p is lost.
+// StayFirst waits at the head of the line for the other places of a call. It returns nil once all
+// are first, and otherwise what wait returns.
 //
 // The ticket is Held meanwhile. So the key is watched and audited as that of a hold: if it is
 // deleted, and another contender gets in, the call does not rely on it for longer than a hold
@@ -369,8 +369,8 @@ func (c *Waiter) StayFirst(ctx context.Context, p *Place, all <-chan struct{}) e
 	}
 }
 
-// StayFirstFor waits at the head of the line for a delay, or until that may be shorter. It returns
-// what StayFirst returns.
+// StayFirstFor waits at the head of the line until a delay is over, or may have become shorter: the
+// caller asks again. It returns what StayFirst returns.
 func (c *Waiter) StayFirstFor(
 	ctx context.Context, p *Place, delayLocked func() time.Duration,
 ) error {

@@ -15,8 +15,8 @@ import (
 // watches all permits.
 const manyWatched = 16
 
-// watches are what tells a waiter behind many that the line ahead of it may have changed: a watch
-// of the key before it, or several of a permit.
+// watches tell a waiter behind many that the line ahead of it may have changed. It has a watch of
+// the key before it; a permit has one of all permits, or some of single keys.
 type watches struct {
 	watched []string // keys, one by one; none if all permits are
 	unbegun int      // how many watches have not begun
