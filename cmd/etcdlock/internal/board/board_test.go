@@ -318,6 +318,13 @@ func TestACycleOfCallsWithinHoldsIsADeadlock(t *testing.T) {
 			x("d", 8, 1, 5, "")}, 2, 0},
 		"beside a possible one": {[]*mvccpb.KeyValue{a, b, x("a", 3, 2, 2, ""), x("b", 4, 1, 1, ""),
 			x("c", 5, 5, 0, ""), x("d", 6, 6, 0, ""), x("c", 7, 6, 0, ""), x("d", 8, 5, 0, "")}, 1, 1},
+		// The Sessions of the holds are in it, too, and not only those that wait.
+		"of calls of other Sessions of the processes": {[]*mvccpb.KeyValue{a, b,
+			x("a", 3, 12, 2, `,"pid":2`), x("b", 4, 11, 1, `,"pid":1`), x("c", 5, 1, 0, ""),
+			x("d", 6, 2, 0, ""), x("c", 7, 2, 0, ""), x("d", 8, 1, 0, "")}, 1, 0},
+		"and of these another": {[]*mvccpb.KeyValue{a, b, x("a", 3, 12, 2, `,"pid":2`),
+			x("b", 4, 11, 1, `,"pid":1`), x("c", 5, 11, 0, ""), x("d", 6, 12, 0, ""),
+			x("c", 7, 12, 0, ""), x("d", 8, 11, 0, "")}, 1, 0},
 		"a hold within another": {[]*mvccpb.KeyValue{a, b, x("c", 3, 1, 1, ""), x("a", 4, 2, 2, ""),
 			x("b", 5, 1, 3, "")}, 1, 0},
 		"behind one that waits": {[]*mvccpb.KeyValue{a, b, x("a", 3, 3, 0, ""), x("a", 4, 2, 2, ""),

@@ -26,6 +26,7 @@ type Past struct {
 	Holds    bool      // it held when it went
 	Held     time.Time // since when; zero if it never held, or if that is not known
 	Recalled time.Time // when it was asked to give the lock back; zero if it was not
+	By       string    // who asked it
 	Gone     time.Time
 	End      End
 }
@@ -122,7 +123,7 @@ func (b *Board) leavesLocked(now time.Time, lock string, p *Place) {
 		past.Owner = strings.Clone(past.Owner)
 	}
 	if p.Recall != nil {
-		past.Recalled = p.Recall.Asked
+		past.Recalled, past.By = p.Recall.Asked, p.Recall.By
 	}
 	switch l := b.leases[p.Lease]; {
 	case is:

@@ -2,6 +2,7 @@ package board
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ func TestTheBoardRemembersHolds(t *testing.T) {
 	require.Empty(t, h.Blind)
 	require.ElementsMatch(t, []Past{
 		{Lock: "job", Owner: "a (vm:7)", Token: 4, Seen: at(0), Holds: true, Recalled: at(10),
-			Gone: at(20)},
+			By: "ops", Gone: at(20)},
 		{Lock: "job", Owner: "d (vm:7)", Token: 8, Seen: at(11), Gone: at(20)},
 	}, h.Past)
 
@@ -50,7 +51,8 @@ func TestTheBoardRemembersHolds(t *testing.T) {
 
 	// A break that has failed breaks nothing. Vast texts are not remembered.
 	f := key("job", "", 5)
-	b.Apply(at(50), 13, []*clientv3.Event{put(kv(f, 13, 5, owned(strings.Repeat("é", mostText), 50)))})
+	long := owned("a"+strings.Repeat("é", mostText*3/4), 50)
+	b.Apply(at(50), 13, []*clientv3.Event{put(kv(f, 13, 5, long))})
 	b.Breaks(f, true)
 	b.Breaks(f, false)
 	vast := key(strings.Repeat("n", mostText+1), "", 6)
@@ -59,7 +61,7 @@ func TestTheBoardRemembersHolds(t *testing.T) {
 	past := b.History(at(52), h.Next+2).Past
 	require.Len(t, past, 1)
 	require.Equal(t, Released, past[0].End)
-	require.LessOrEqual(t, len(past[0].Owner), mostText)
+	require.Equal(t, "a"+strings.Repeat("é", mostText/2-1), past[0].Owner)
 	require.Empty(t, b.broken)
 }
 
@@ -90,6 +92,7 @@ func TestTheBoardSaysWhenItWasBlind(t *testing.T) {
 	h := b.History(at(100), 0)
 	require.Equal(t, at(0), h.Since)
 	require.Equal(t, []Blind{{at(40), at(100)}}, h.Blind)
+	require.Len(t, b.History(at(650), 0).Blind, 1, "its end is not ten minutes ago")
 	h = b.History(at(1000), 0)
 	require.Equal(t, at(400), h.Since, "ten minutes ago")
 	require.Empty(t, h.Blind)
@@ -125,4 +128,42 @@ func TestTheHistoryIsBounded(t *testing.T) {
 	require.Equal(t, rev-mostPast+1, h.Past[0].Token)
 	require.Len(t, b.History(now, h.Next-7).Past, 7)
 	require.Empty(t, b.History(now.Add(2*Memory), 0).Past)
+}
+
+// What went at the moment from which the board knows is known.
+func TestTheHistoryKnowsFromItsBeginning(t *testing.T) {
+	b := New()
+	b.Read(at(0), 1, nil)
+	var events []*clientv3.Event
+	for n := range int64(mostPast + 1) {
+		k := key(fmt.Sprint("lock/", n), "", int(n))
+		events = append(events, put(kv(k, n+2, 1, "")), deleted(k))
+	}
+	b.Apply(at(5), mostPast+2, events)
+	h := b.History(at(6), 0)
+	require.Equal(t, at(5), h.Since)
+	require.Len(t, h.Past, mostPast)
+}
+
+// Of a long owner only the beginning stays in memory.
+func TestTheHistoryKeepsNoLongOwner(t *testing.T) {
+	const contenders, long = 4000, 2000
+	b := New()
+	b.Read(at(0), 1, nil)
+	value := fmt.Sprintf(`{"owner":%q,"host":%q,"pid":7}`, strings.Repeat("o", long),
+		strings.Repeat("h", long))
+	heap := func() int {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	before := heap()
+	for n := range int64(contenders) {
+		k := key("job", "", int(n))
+		b.Apply(at(1), n+2, []*clientv3.Event{put(kv(k, n+2, 1, value)), deleted(k)})
+	}
+	grown := heap() - before
+	require.Len(t, b.History(at(2), 0).Past, contenders)
+	require.Less(t, grown, contenders*long)
 }

@@ -54,10 +54,11 @@ func (p Past) MarshalJSON() ([]byte, error) {
 		Holds    bool   `json:"holds,omitempty"`
 		Held     int64  `json:"held,omitempty"`
 		Recalled int64  `json:"recalled,omitempty"`
+		By       string `json:"by,omitempty"`
 		Gone     int64  `json:"gone"`
 		Why      End    `json:"why,omitempty"`
 	}{quote.Text(p.Lock), p.Owner, p.Token, milli(p.Seen), p.Holds, milli(p.Held), milli(p.Recalled),
-		milli(p.Gone), p.End})
+		quote.Text(p.By), milli(p.Gone), p.End})
 }
 
 // milli is a time in milliseconds, and 0 if it is not known.
