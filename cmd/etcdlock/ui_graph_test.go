@@ -41,7 +41,7 @@ func TestThePageDrawsWhoWaits(t *testing.T) {
 func TestThePageAndItsPictures(t *testing.T) {
 	b := newBrowser(t, 1280, 800)
 	b.call("POST", "/url", map[string]string{"url": fleet().page(t)}, nil)
-	b.high(1280, 480, "light")
+	b.high(1280, 560, "light")
 	b.shows("#space .row", `(?m)^leader/billing `)
 	b.shows("#alerts p", "Possible deadlock")
 	b.shows("#scale", "^Last 10 min")

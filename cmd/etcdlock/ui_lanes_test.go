@@ -215,7 +215,7 @@ func TestThePageShowsLanes(t *testing.T) {
 	require.Greater(t, dialog.High, 60.0)
 	require.Greater(t, dialog.Wide, .9)
 	require.Equal(t, []string{"billing-1 (vm-1:4001)", "billing-2 (vm-2:4002)", "how many wait",
-		"lost", "not known"}, dialog.Legend)
+		"lost: its lease ended", "unknown"}, dialog.Legend)
 	b.types("#time svg", "\ue012\ue012")
 	b.shows("#tip", `^billing-1 `)
 	b.press("#close")
@@ -231,6 +231,98 @@ func TestThePageShowsLanes(t *testing.T) {
 	var images int
 	b.eval(`return document.images.length`, &images)
 	require.Zero(t, images, "names are text")
+}
+
+// One line above the lanes says what is in them, at each width: once, in words that can be read, by
+// the same marks.
+func TestThePageSaysWhatTheLanesShow(t *testing.T) {
+	b := newBrowser(t, 1280, 800)
+	b.call("POST", "/url", map[string]string{"url": fleet().page(t)}, nil)
+	b.shows("#space .row", "leader/billing")
+	for _, width := range widths {
+		for _, scheme := range []string{"light", "dark"} {
+			b.sized(width, scheme)
+			var seen struct {
+				Wrong []string
+				Words string
+			}
+			b.async(legendLooks, &seen)
+			require.Empty(t, seen.Wrong, "at %d, %s", width, scheme)
+			words := "held, a colour for each owner|free|how many wait|lost: its lease ended|" +
+				"broken by an operator|recalled: asked to give it back|unknown"
+			switch {
+			case width < 950:
+				words = "10m|held|free|wait|lost|broken|recalled|unknown"
+			case width < 1200:
+				words = "held|free|wait|lost|broken|recalled|unknown"
+			}
+			require.Equal(t, words, seen.Words, width)
+		}
+	}
+	var title string
+	b.eval(`return document.getElementById("turns").parentNode.title`, &title)
+	require.Contains(t, title, "Holds that began in the last minute")
+}
+
+// legendLooks is what is wrong with the line that says what the lanes show.
+const legendLooks = `requestAnimationFrame(() => setTimeout(() => {
+	const wrong = [], all = [...document.querySelectorAll("#marks li")].filter(e => e.offsetParent)
+	const boxes = all.map(e => e.getBoundingClientRect()), first = boxes[0]
+	const light = text => {
+		const part = c => (c /= 255) <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4
+		const [r, g, b] = text.match(/[\d.]+/g).map(Number)
+		return .2126 * part(r) + .7152 * part(g) + .0722 * part(b) + .05
+	}
+	const contrast = (a, b) => Math.max(light(a) / light(b), light(b) / light(a))
+	const back = getComputedStyle(document.body).backgroundColor
+	if (document.documentElement.scrollWidth > innerWidth) wrong.push("wider than the screen")
+	boxes.forEach((a, i) => {
+		const e = all[i], style = getComputedStyle(e)
+		if (a.top !== first.top || a.height > 24) wrong.push(e.textContent + " is on another line")
+		if (a.left < 4 || a.right > innerWidth - 4) wrong.push(e.textContent + " is cut")
+		if (i && a.left < boxes[i - 1].right + 3) wrong.push(e.textContent + " touches " + all[i - 1].textContent)
+		if (parseFloat(style.fontSize) < 11) wrong.push(e.textContent + " is small")
+		if (contrast(style.color, back) < 4.5) wrong.push(e.textContent + " has a contrast of " + contrast(style.color, back))
+	})
+	const above = document.querySelector("#list").getBoundingClientRect()
+	if (first.bottom > above.top || first.bottom < above.top - 60) wrong.push("it is not above the lanes")
+	if (document.querySelector(".lane text, .lane li")) wrong.push("a lane has words")
+	for (const kind of ["c0", "c1", "length", "lost", "broken", "recalled", "unknown"]) {
+		const mark = document.querySelector("#marks ." + kind), drawn = document.querySelector(".lane ." + kind)
+		const [a, b] = [mark, drawn].map(e => getComputedStyle(e))
+		for (const what of ["stroke", "fill", "strokeOpacity"]) if (a[what] !== b[what]) wrong.push(kind + " has another " + what)
+		const box = mark.getBoundingClientRect()
+		if (!box.width || !box.height) wrong.push(kind + " is not drawn")
+	}
+	done({Wrong: wrong, Words: all.map(e => [...e.childNodes].filter(n => n.nodeType === 3 || n.offsetParent)
+		.map(n => n.textContent).join("")).join("|")})
+}, 300))`
+
+// The page says who recalls: above the list, in the line, and in the lane, of what has gone, too.
+func TestThePageSaysWhoRecalls(t *testing.T) {
+	p := newPast(90) // of two minutes
+	p.asked(p.stood("job", "first", "", 50, 30), 40)
+	second := p.stood("job", "second", "", 45, 0)
+	p.asked(second, 20)
+	b := newBrowser(t, 1280, 800)
+	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
+	b.shows("#alerts p", `^ops@desk recalls job \(rolling update\)$`)
+	b.shows("#space .row", "recalled$")
+	var title string
+	b.eval(`return document.querySelector("#space .row").children[7].title`, &title)
+	require.Equal(t, "recalled by ops@desk (rolling update)", title)
+	b.eval(`document.querySelector("#space .row").focus()`, nil)
+	b.keys("\ue012") // left
+	b.shows("#tip", `^second .* has held for .* Recalled at \S+( [AP]M)? by ops@desk\. `)
+	b.keys("\ue012")
+	b.shows("#tip", `^first .* held for 20s, .* Recalled at \S+( [AP]M)? by ops@desk\. second`)
+
+	p = newPast(60)
+	for _, lock := range []string{"job/1", "job/2"} {
+		p.asked(p.stood(lock, "first", "", 50, 0), 40)
+	}
+	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
+	b.shows("#alerts p", "^2 recalled$")
 }
 
 // keys presses keys where the focus is.

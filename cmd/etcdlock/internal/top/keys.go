@@ -72,6 +72,7 @@ func (v *View) pressList(k Key) {
 		if v.lanes = !v.lanes; !v.lanes {
 			v.past = nil // it is not kept up to date
 		}
+		v.move(0) // their legend takes a row
 	case '<':
 		v.order = v.order.Next(-1)
 		v.sort()

@@ -55,15 +55,7 @@ func (v *View) laneLines() []Line {
 		head += ", known for " + short(known)
 	}
 	head = cells.Pad("LOCK", name) + " " + cells.Pad("HELD BY", holder) + " " + head
-	for _, legend := range []string{
-		"  x lost  b broken  r recalled  / unknown", " x lost b broken r recalled",
-	} {
-		if len(head)+len(legend) <= v.Width {
-			head += legend
-			break
-		}
-	}
-	lines := []Line{{{cells.Pad(head, v.Width), Head}}}
+	lines := []Line{v.legend(), {{cells.Pad(head, v.Width), Head}}}
 	for i, r := range v.visible() {
 		_, style := noteOf(r)
 		if v.offset+i == v.cursor {
@@ -73,6 +65,32 @@ func (v *View) laneLines() []Line {
 		lines = append(lines, append(Line{{text, style}}, v.lane(r.Lock, lane)...))
 	}
 	return lines
+}
+
+// legends are what a bar, a gap and the marks of a lane mean, in more and in fewer words.
+var legends = [][6]string{
+	{"held, in the colour of its owner", "nobody held it", "lost: its lease ended",
+		"broken by an operator", "recalled: asked to give it back", "unknown"},
+	{"held, a colour an owner", "free", "lost", "broken", "recalled", "unknown"},
+	{"held", "free", "lost", "broken", "recalled", "unknown"},
+}
+
+// legend says what the lanes show, in as many words as there is room for.
+func (v *View) legend() (line Line) {
+	full := string(blocks[len(blocks)-1])
+	if v.ASCII {
+		full = string(bars[len(bars)-1])
+	}
+	for _, words := range legends {
+		line = Line{{full, Owner}, {" " + words[0] + "  ", Plain}, {"gap", Faint},
+			{" " + words[1] + "  ", Plain}, {"x", Bad}, {" " + words[2] + "  ", Plain}, {"b", Bad},
+			{" " + words[3] + "  ", Plain}, {"r", Warn}, {" " + words[4] + "  ", Plain},
+			{"/", Faint}, {" " + words[5], Plain}}
+		if line.width() <= v.Width {
+			break
+		}
+	}
+	return line
 }
 
 // A slice is the part of a lane that one character shows.

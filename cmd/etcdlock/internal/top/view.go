@@ -37,6 +37,13 @@ type Piece struct {
 // A Line is a line of the screen. Its end is filled with the style of its last piece.
 type Line []Piece
 
+func (l Line) width() (n int) {
+	for _, piece := range l {
+		n += cells.Width(piece.Text)
+	}
+	return n
+}
+
 // A Target is a place that is to be recalled, or broken.
 type Target struct {
 	Lock  string
@@ -121,7 +128,12 @@ func (v *View) move(by int) {
 }
 
 // body is how many rows the list has room for.
-func (v *View) body() int { return max(1, v.Height-4) }
+func (v *View) body() int {
+	if v.lanes {
+		return max(1, v.Height-5) // below their legend
+	}
+	return max(1, v.Height-4)
+}
 
 // Looks is the locks on the screen, whose leases are of interest.
 func (v *View) Looks() (looks []*board.Lock) {
@@ -225,7 +237,8 @@ func (v *View) fill(lines []Line, last ...Line) []Line {
 
 // headLines say what all locks do.
 func (v *View) headLines() []Line {
-	held, waiting, late, asked := 0, 0, 0, 0
+	held, waiting, late := 0, 0, 0
+	var asked []*board.Recall
 	for _, l := range v.shown.Locks {
 		if l.Holding > 0 {
 			held++
@@ -237,16 +250,16 @@ func (v *View) headLines() []Line {
 			late++
 		}
 		if r.Asked != nil {
-			asked++
+			asked = append(asked, r.Asked)
 		}
 	}
 	title := "etcdlock top"
 	if v.Prefix != "" {
 		title += " " + quote.Text(v.Prefix)
 	}
-	first := Line{{title, Bold}, {fmt.Sprintf("  %s, %d held, %d waiting  turns %d/min ",
-		count(len(v.shown.Locks), "lock"), held, waiting, board.PerMinute(v.shown.Turns)), Plain},
-		{v.curve(v.shown.Turns), Good}}
+	first := Line{{title, Bold}, {fmt.Sprintf("  %s, %d held, %d waiting  locked %d/min ",
+		count(len(v.shown.Locks), "lock"), held, waiting, board.PerMinute(v.shown.Turns)), Plain}}
+	first = append(first, Piece{v.curve(v.shown.Turns, v.Width-first.width()), Good})
 	var second Line
 	if v.Message != "" {
 		second = append(second, Piece{v.Message + "  ", Plain})
@@ -261,8 +274,12 @@ func (v *View) headLines() []Line {
 	if late > 0 {
 		second = append(second, Piece{fmt.Sprintf("%d late  ", late), Warn})
 	}
-	if asked > 0 {
-		second = append(second, Piece{fmt.Sprintf("%d recalled  ", asked), Warn})
+	switch len(asked) {
+	case 0:
+	case 1:
+		second = append(second, Piece{"1 recalled by " + quote.Text(asked[0].By) + "  ", Warn})
+	default:
+		second = append(second, Piece{fmt.Sprintf("%d recalled  ", len(asked)), Warn})
 	}
 	if v.paused {
 		second = append(second, Piece{"paused  ", Warn})
@@ -430,9 +447,10 @@ func (v *View) detailLines() []Line {
 		}
 		return cells.Pad(text+cells.Right(token, 7)+" "+info, v.Width)
 	}
-	lines := []Line{
-		{{quote.Text(l.Name), Bold}, {"  " + kindInWords(l), Plain}, {fmt.Sprintf("  turns %d/min ",
-			board.PerMinute(l.Turns)), Plain}, {v.curve(l.Turns), Good}}, head,
+	first := Line{{quote.Text(l.Name), Bold}, {"  " + kindInWords(l), Plain},
+		{fmt.Sprintf("  locked %d/min ", board.PerMinute(l.Turns)), Plain}}
+	first = append(first, Piece{v.curve(l.Turns, v.Width-first.width()), Good})
+	lines := []Line{first, head,
 		{{row("PLACE", "OWNER", "QUEUED", "HELD", "LEASE", "SESSION", "TOKEN", "INFO"), Head}}}
 	from := max(0, v.place-max(1, v.Height-10))
 	for i := from; i < len(l.Places); i++ {
@@ -567,7 +585,9 @@ func (v *View) helpLines() []Line {
 // blocks are the heights of a curve.
 var blocks, bars = []rune(" ▁▂▃▄▅▆▇█"), []rune(" .,:;-=+#")
 
-func (v *View) curve(points []int) string {
+// curve is a curve of points in at most n characters: the newest, at its right end, are in sight.
+func (v *View) curve(points []int, n int) string {
+	points = points[max(0, len(points)-max(0, n)):]
 	heights, most := blocks, max(1, slices.Max(append([]int{0}, points...)))
 	if v.ASCII {
 		heights = bars

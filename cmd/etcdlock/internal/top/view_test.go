@@ -146,15 +146,66 @@ func TestLanesHaveTheStylesOfOwners(t *testing.T) {
 		}
 		return styles
 	}
-	leader := slices.Compact(byStyle(lines[3]))
+	leader := slices.Compact(byStyle(lines[4]))
 	require.Equal(t, []Style{Owner, Owner + 1}, leader, "api-1, api-2")
-	require.Equal(t, Selected, lines[3][0].Style)
-	require.Len(t, slices.Compact(byStyle(lines[5])), 4, "each time another")
+	require.Equal(t, Selected, lines[4][0].Style)
+	require.Len(t, slices.Compact(byStyle(lines[6])), 4, "each time another")
 	v := lanes(80)
 	v.ASCII = true
 	require.Regexp(t, `(?m)^leader/billing +api-2 +/+ \S#+x#+r#+$`, text(v.Lines()))
 	v.Press('t')
 	require.Contains(t, text(v.Lines()), "LONGEST")
+}
+
+// At each width a line above the lanes says what their marks mean, in the colours of these.
+func TestALegendSaysWhatLanesShow(t *testing.T) {
+	for width, held := range map[int]string{60: "█ held  gap", 80: "█ held, a colour an owner  gap",
+		200: "█ held, in the colour of its owner  gap"} {
+		v := lanes(width)
+		legend := v.Lines()[2]
+		require.LessOrEqual(t, legend.width(), width)
+		said := text([]Line{legend})
+		require.Contains(t, said, held)
+		for _, is := range []string{"gap (free|nobody)", "x lost", "b broken", "r recalled", "/ unk"} {
+			require.Regexp(t, `(^|  )`+is, said, width)
+		}
+		styles := make(map[string]Style)
+		for _, piece := range legend {
+			styles[piece.Text] = piece.Style
+		}
+		require.Equal(t, []Style{Owner, Bad, Bad, Warn, Faint},
+			[]Style{styles["█"], styles["x"], styles["b"], styles["r"], styles["/"]})
+	}
+	v := lanes(80)
+	v.ASCII = true
+	require.Contains(t, text(v.Lines()), "# held")
+	v.Height = 7 // so that three locks have room, but not with the legend
+	for _, k := range []Key{'t', End, 't'} {
+		v.Press(k)
+	}
+	require.Contains(t, text(v.Lines()), v.rows[2].Name, "the cursor stays in sight")
+}
+
+// The newest end of the curve is in sight, however little room there is.
+func TestTheCurveIsCutAtItsOldEnd(t *testing.T) {
+	for _, width := range []int{60, 70, 78, 80} {
+		v := view(width, 24)
+		v.shown.Turns[board.Spans-1] = 99
+		require.Regexp(t, `locked \d+/min .*█$`, strings.Split(text(v.Lines()), "\n")[0], width)
+	}
+	require.Empty(t, view(60, 24).curve([]int{1, 2}, -3))
+}
+
+// The head says who recalls, if it is one.
+func TestTheHeadSaysWhoRecalls(t *testing.T) {
+	require.Contains(t, text(view(80, 24).Lines()), "1 recalled by ops@desk")
+	v := view(80, 24)
+	v.rows[0].Asked = v.rows[3].Asked
+	require.Regexp(t, `(?m)  2 recalled$`, text(v.Lines()))
+	for i := range v.rows {
+		v.rows[i].Asked = nil
+	}
+	require.NotContains(t, text(v.Lines()[1:2]), "recalled")
 }
 
 // unread is a View of an etcd that has not answered yet.
