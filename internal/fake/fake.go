@@ -48,6 +48,7 @@ type Call struct {
 	Deletes []string         // keys, in the Then of a Txn
 	Gets    []string         // keys, in the Then of a Txn, or where a Range begins
 	Nested  int              // transactions, in the Then of a Txn
+	Past    bool             // a Range that any member may answer, without asking the others
 }
 
 // An Effect says what becomes of a Call. The zero Effect lets it pass.

@@ -117,18 +117,18 @@ func (c *Call) add(then []*pb.RequestOp) {
 func (k *kvClient) Range(
 	ctx context.Context, in *pb.RangeRequest, _ ...grpc.CallOption,
 ) (*pb.RangeResponse, error) {
-	return send(ctx, k.port,
-		Call{Method: Range, Gets: []string{string(in.Key)}}, func() (*pb.RangeResponse, error) {
-			k.s.mu.Lock()
-			defer k.s.mu.Unlock()
-			reply, err := k.s.store.Now().Range(in)
-			if err != nil {
-				return nil, err
-			}
-			k.s.fill(reply.Header)
-			cloneAll(reply.Kvs)
-			return reply, nil
-		})
+	c := Call{Method: Range, Gets: []string{string(in.Key)}, Past: in.Serializable}
+	return send(ctx, k.port, c, func() (*pb.RangeResponse, error) {
+		k.s.mu.Lock()
+		defer k.s.mu.Unlock()
+		reply, err := k.s.store.Now().Range(in)
+		if err != nil {
+			return nil, err
+		}
+		k.s.fill(reply.Header)
+		cloneAll(reply.Kvs)
+		return reply, nil
+	})
 }
 
 func (k *kvClient) Put(

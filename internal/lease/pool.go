@@ -78,7 +78,7 @@ func NewPool(
 ) *Pool {
 	p := &Pool{
 		ctx: ctx, etcd: conn, mu: mu, tasks: tasks, config: config,
-		leases: make(map[*Lease]struct{}),
+		leases: make(map[*Lease]struct{}), retry: attempt.Backoff{Policy: attempt.Lease},
 	}
 	conn.Proved = p.proved
 	return p

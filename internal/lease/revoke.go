@@ -50,7 +50,7 @@ func revoke(l *Lease) {
 // giveBack asks etcd to revoke l until it confirms, or the lease must have expired.
 func giveBack(l *Lease, expired time.Time) (err error) {
 	p := l.pool
-	for retry := (attempt.Backoff{}); ; {
+	for retry := (attempt.Backoff{Policy: attempt.Lease}); ; {
 		if p.leavesLeases() {
 			return errOrphaned
 		}

@@ -2027,8 +2027,14 @@ var mutants = []mutant{
 	{
 		name:    "puts are let begin by what grants have taken",
 		why:     "A put is an attempt like any other, and one window is simpler. But grants are cheap, and a window that grew by them lets more puts begin than etcd can do in the time of a lease (rule 25).",
-		change:  in("attempt.limiter.window").replace("_ == Put", "_self == nil"),
+		change:  in("attempt.limiter.window").replace("&_.puts", "&_self.leases"),
 		killers: []killer{core("hold", "TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
+	},
+	{
+		name:    "waiters wait their turn behind grants",
+		why:     "Grants and reads are small, and one window bounds them together. But on a slow disk the grants of a fleet that starts take minutes, and the first in line waits behind them to see that it is first (rule 25).",
+		change:  in("attempt.limiter.window").replace("_ == Lease", "_self == nil"),
+		killers: []killer{core("hold", "TestGrantsDelayNoHandOver")},
 	},
 	{
 		name:    "what fails at once is sent again at once",

@@ -400,8 +400,12 @@ const (
 // the others, and answers to urgent attempts, do not count. (Do not have one for all: in a mass
 // start it grows while cheap leases are granted, and then as many puts begin at once, for which
 // etcd takes longer than the leases last. TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
+//
+// Invariant: what waiters read waits for no grant. (Do not have one window for both: where the disk
+// takes a second for each write, the leases of a fleet that starts take minutes, the first in line
+// waits behind them to see that it is first, and nobody gets in. TestGrantsDelayNoHandOver.)
 type limiter struct {
-	puts, removals, others window
+	puts, removals, leases, others window
 
 	latest  [4]time.Duration // what the last few answers took, in a ring
 	answers int              // how many there were
@@ -421,6 +425,9 @@ func (m *limiter) window(p Policy) *window {
 	if p == Removal {
 		return &m.removals
 	}
+	if p == Lease {
+		return &m.leases
+	}
 	if p == Urgent || p == Release {
 		return nil
 	}
@@ -437,7 +444,8 @@ func (m *limiter) paced(p Policy) *window {
 
 // rest forgets how fast etcd was, since there were no requests for a while.
 func (m *limiter) rest() {
-	m.puts.size, m.removals.size, m.others.size = firstWindow, firstRemovals, firstWindow
+	m.puts.size, m.removals.size = firstWindow, firstRemovals
+	m.leases.size, m.others.size = firstWindow, firstWindow
 }
 
 // lets reports whether an attempt may begin in w, and counts it there.
@@ -472,6 +480,7 @@ func (m *limiter) answered(w *window, sent, now time.Time) {
 func (m *limiter) overloaded(sent, now time.Time) {
 	m.puts.halve(sent, now, 1)
 	m.removals.halve(sent, now, 1)
+	m.leases.halve(sent, now, 1)
 	m.others.halve(sent, now, 1)
 }
 

@@ -23,6 +23,7 @@ const RemovalPause = 100 * time.Millisecond
 const (
 	Ordinary Policy = iota
 	Put             // puts a key into a line, which takes etcd longer than anything else
+	Lease           // has a lease granted, or gives it back
 	Urgent          // other calls or holds wait for it: does not wait its turn
 	Release         // gives a key back for the first time: does not wait its turn either
 	Removal         // gives a key back after that, or one that no call has released
