@@ -2031,6 +2031,12 @@ var mutants = []mutant{
 		killers: []killer{core("hold", "TestAMassStartSendsNoMoreThanEtcdAnswersSoon")},
 	},
 	{
+		name:    "a window that a stall has shrunk stays small",
+		why:     "A window grows while answers are brisk. But on a disk that takes long for each write none is, and a client goes on with one request at a time for ever (rule 25).",
+		change:  in("attempt.window.mayGrow").drop("_.size < firstWindow && _"),
+		killers: []killer{core("etcd/attempt", "TestAWindowGrowsBackAfterAStall")},
+	},
+	{
 		name:    "waiters wait their turn behind grants",
 		why:     "Grants and reads are small, and one window bounds them together. But on a slow disk the grants of a fleet that starts take minutes, and the first in line waits behind them to see that it is first (rule 25).",
 		change:  in("attempt.limiter.window").replace("_ == Lease", "_self == nil"),

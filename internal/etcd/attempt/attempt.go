@@ -470,7 +470,7 @@ func (m *limiter) answered(w *window, sent, now time.Time) {
 	case took > slow:
 		w = cmp.Or(w, &m.others)
 		w.halve(sent, now, min(w.size, slowWindow))
-	case w != nil && took < brisk && 2*w.under >= w.size: // else nothing is known of more
+	case w != nil && w.mayGrow(took) && 2*w.under >= w.size: // else nothing is known of more
 		w.size++
 	}
 }
@@ -512,6 +512,13 @@ type window struct {
 
 	pause Backoff   // of the failures since the last answer
 	from  time.Time // nothing begins before
+}
+
+// mayGrow reports whether an answer that took so long lets w grow. One that has been halved grows
+// back to where it began by answers that are not brisk: a disk that has stalled may go on to be
+// slow for each answer, however few are under way. (TestAWindowGrowsBackAfterAStall.)
+func (w *window) mayGrow(took time.Duration) bool {
+	return took < brisk || w.size < firstWindow && took < slow/2
 }
 
 // fails notes that at now an attempt has failed with err, whose request was sent at sent. It

@@ -162,3 +162,24 @@ func TestAWindowIsHalvedOnceForWhatWasSentBefore(t *testing.T) {
 	require.Equal(t, firstWindow, w.size)
 	require.Equal(t, firstWindow, m.others.size)
 }
+
+func TestAWindowGrowsBackAfterAStall(t *testing.T) {
+	var m limiter
+	m.rest()
+	w, now := m.window(Put), time.Unix(1e9, 0)
+	answered := func(took time.Duration) {
+		now = now.Add(took)
+		w.under = w.size
+		m.answered(w, now.Add(-took), now)
+	}
+	for range 3 {
+		answered(slow + 1)
+	}
+	require.Equal(t, slowWindow, w.size)
+	answered(slow / 2)
+	require.Equal(t, slowWindow, w.size, "etcd may have all that it can do")
+	for range 2 * firstWindow {
+		answered(brisk)
+	}
+	require.Equal(t, firstWindow, w.size, "no further than where it began")
+}
