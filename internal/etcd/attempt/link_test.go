@@ -306,7 +306,7 @@ func TestOneGoroutineFollowsTheConnectionForAllRequests(t *testing.T) {
 	ends := func() {
 		require.Eventually(t, func() bool {
 			return !slices.ContainsFunc(stacks(), func(stack string) bool {
-				return strings.Contains(stack, "cancelsWhenUnreachable")
+				return strings.Contains(stack, "WhenUnreachable") // also of one that has yet to run
 			})
 		}, 5*time.Second, time.Millisecond)
 	}
