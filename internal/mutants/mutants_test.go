@@ -148,6 +148,9 @@ func exploring(part string) killer {
 // ofCommand is a test of the command.
 func ofCommand(test string) killer { return killer{dir: "./cmd/etcdlock", test: test} }
 
+// ofBoard is a test of what the command knows of all locks.
+func ofBoard(test string) killer { return killer{dir: "./cmd/etcdlock/internal/board", test: test} }
+
 // inContract is a row of the contract's table, on an etcd in memory.
 func inContract(row string) killer { return killer{dir: ".", test: "TestContract/" + row} }
 

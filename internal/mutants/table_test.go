@@ -3720,4 +3720,22 @@ var mutants = []mutant{
 		change:  in("main.release.openTo").drop("_.patch == _ && _.pre"),
 		killers: []killer{ofCommand("TestWhichAdvisoriesAReleaseIsOpenTo")},
 	},
+	{
+		name:    "the waits of a line are all of them",
+		why:     "Each wait is one. But a line of thousands that share has millions, and pages ask four times a second.",
+		change:  in("board.Lock.before").drop("_ < mostBehind"),
+		killers: []killer{ofBoard("TestTheWaitsOfALineAreBounded")},
+	},
+	{
+		name:    "a deadlock is told again as a possible one",
+		why:     "Those that wait in it are left out. But a Session that only holds in it may be in another cycle with them.",
+		change:  in("board.Cycles").replace("_inDeadlock[_.Session], _[_.Behind] = true, true", "_inDeadlock[w.Session] = true"),
+		killers: []killer{ofBoard("TestACycleOfCallsWithinHoldsIsADeadlock")},
+	},
+	{
+		name:    "the board says that it knows more than it remembers",
+		why:     "It has looked for ten minutes. But what has gone is dropped for what goes, and a lane shows a gap where somebody held.",
+		change:  in("board.history.add").replace("_.since, _at = _.Gone, _p", "_at = _p"),
+		killers: []killer{ofBoard("TestTheHistoryIsBounded")},
+	},
 }
