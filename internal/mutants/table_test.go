@@ -3727,9 +3727,10 @@ var mutants = []mutant{
 		killers: []killer{ofBoard("TestTheWaitsOfALineAreBounded")},
 	},
 	{
-		name:    "a deadlock is told again as a possible one",
-		why:     "Those that wait in it are left out. But a Session that only holds in it may be in another cycle with them.",
-		change:  in("board.Cycles").replace("_inDeadlock[_.Session], _[_.Behind] = true, true", "_inDeadlock[w.Session] = true"),
+		name: "a deadlock is told again as a possible one",
+		why:  "Those that wait in it are left out. But a Session that only holds in it may be in another cycle with them.",
+		change: in("board.Cycles").replace("_inDeadlock[_.Session], _[_.Behind] = true, true",
+			"_inDeadlock[w.Session] = true"),
 		killers: []killer{ofBoard("TestACycleOfCallsWithinHoldsIsADeadlock")},
 	},
 	{
