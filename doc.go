@@ -34,8 +34,8 @@
 // holder learns it. [Recall] gets a lock back from a living holder without such an overlap.
 //
 // When etcd is restored or wiped, tokens may start again. A Session that notices this begins no
-// hold before each older one must have ended; see [WithRestoreDelay]. A process that starts
-// afterwards knows of none. docs/runbook.md says how to restore, and what is not covered.
+// hold before each older one must have ended; [WithRestoreDelay] has what is not covered, and
+// docs/runbook.md how to restore.
 //
 // # Time
 //

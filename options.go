@@ -110,9 +110,8 @@ func (j *joined) applyTo(c *hold.Config, to use) error {
 
 func (*joined) ofLocks() {}
 
-// JoinOptions returns one Option that does what all of opts do, in their order. Use it for tables
-// of options, and to hand a []Option on to [NewMutex]. A constructor that refuses one of opts
-// refuses the result.
+// JoinOptions returns one Option that does what all of opts do, in their order. A constructor that
+// refuses one of opts refuses the result.
 func JoinOptions(opts ...Option) Option { return &joined{slices.Clone(opts)} }
 
 // A use is what options are given to; several, where it says which of them have no use for one.
@@ -162,9 +161,11 @@ func WithSafetyMargin(d time.Duration) SessionOption {
 
 // WithRestoreDelay sets how long a Session that has noticed a restore or a wipe of etcd waits at
 // least before its next hold, at names in whose line it had no exclusive place (for reads, nor a
-// read's): the longest TTL that etcd grants to any process that shares locks with it. The default
-// is a minute. It always waits for its own TTL, those of its client's leases, and those of the
-// contenders that it last read in that line.
+// read's): the longest TTL of all processes. The default is a minute. It always waits for its own
+// TTL, those of its client's leases, and those that it last read in that line. Not covered: a
+// process that starts after the restore; a longer TTL than that of a holder which the Session never
+// met; and, where the Session had no place in line, a raise that etcd could have reached by writing
+// since the Session last heard from it.
 func WithRestoreDelay(d time.Duration) SessionOption {
 	return sessionOption("WithRestoreDelay", func(c *hold.Config) error {
 		c.RestoreDelay = d
@@ -305,7 +306,7 @@ func WithHandoff(n int) Option {
 // line cannot be watched, at Close, and when d is over. It suits locks that one process takes again
 // and again: the first wait of another contender needs an event and one more commit, and its
 // TryLock returns [ErrLocked] while the key lingers. A lingering key costs a watch of the name, a
-// goroutine, and a read now and then.
+// goroutine, and rare reads.
 //
 // See [WithHandoff] for what the nil of such an Unlock says, which Mutexes share the key and its
 // Token, and where it counts as a default of a Session.
@@ -330,16 +331,16 @@ func WithRecall(most time.Duration) Option {
 }
 
 // WithAsk makes the waits of Lock, RLock, Acquire, LockAll, Do, Lead and their like ask the holder
-// to give way: a wait sends r, as [Recall] does, once to each holder ahead of it. Nothing is
-// overtaken: the wait keeps its place, and gets in once the holder has unlocked.
+// to give way: a wait sends r, as [Recall] does, once to each holder ahead of it. It overtakes
+// nobody, and gets in once the holder has unlocked.
 //
 // It asks those that hold when it queues, and later ones as they begin to hold: all of several
 // readers or permits, up to 1,000. It asks a hold of the same Session without a request. It does
 // not ask a contender that only waits, nor a holder that does not listen (see [WithRecall]).
 // TryLock and its like ask no contender.
 //
-// The wait does not depend on the requests: they are sent in the background, end with the wait and
-// with Close, and a failure is logged at Warn. An r that [Recall] refuses is an invalid value.
+// The requests are sent in the background, and end with the wait and with Close; a failure is
+// logged at Warn. An r that [Recall] refuses is an invalid value.
 func WithAsk(r RecallRequest) Option {
 	return option("WithAsk", 0, func(c *hold.Config) error {
 		request, err := r.line(uuid.NewString())

@@ -234,30 +234,44 @@ func lockFor(mu *etcdlock.Mutex, most time.Duration) error {
 // A Session holds many names as etcd is restored, with all keys. All are read in time, so that the
 // renewals count again, and no hold is lost, though etcd is far.
 func TestManyHoldsOutliveARestoreThatHasTheirKeys(t *testing.T) {
-	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		const names, away = 3000, 150 * time.Millisecond
-		s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(5*time.Second))
-		var all []*etcdlock.Hold
-		for i := 0; i < names; i += 30 {
-			var some []string
-			for n := range 30 {
-				some = append(some, fmt.Sprint("n", i+n))
-			}
-			h, err := s.LockAll(t.Context(), some...)
-			require.NoError(t, err)
-			all = append(all, h)
-		}
-		restore := etcd.Save()
-		etcd.Delay("a", away)
-		time.Sleep(time.Minute)
-		restore(2)
-		time.Sleep(time.Minute)
-		for _, h := range all {
-			require.NoError(t, h.Context(t.Context()).Err())
-		}
-		etcd.Delay("a", 0)
-		tests.UnlockAll(t, all...)
-	})
+	rows := []struct {
+		names     int
+		ttl, away time.Duration
+	}{
+		{3_000, 5 * time.Second, 150 * time.Millisecond},
+		{10_000, 15 * time.Second, 150 * time.Millisecond},
+		{10_000, 5 * time.Second, 50 * time.Millisecond},
+		{10_000, 2 * time.Second, 20 * time.Millisecond},
+		{20_000, 15 * time.Second, 100 * time.Millisecond},
+		{20_000, 15 * time.Second, 150 * time.Millisecond},
+	}
+	for _, row := range rows[:race.Fewer(len(rows), 1)] {
+		t.Run(fmt.Sprintf("%d names, %v, %v away", row.names, row.ttl, row.away), func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				s := tests.SessionOf(t, etcd, "a", etcdlock.WithTTL(row.ttl))
+				var all []*etcdlock.Hold
+				for i := 0; i < row.names; i += 25 {
+					var some []string
+					for n := range 25 {
+						some = append(some, fmt.Sprint("n", i+n))
+					}
+					h, err := s.LockAll(t.Context(), some...)
+					require.NoError(t, err)
+					all = append(all, h)
+				}
+				restore := etcd.Save()
+				etcd.Delay("a", row.away)
+				time.Sleep(time.Minute)
+				restore(2)
+				time.Sleep(time.Minute)
+				for _, h := range all {
+					require.NoError(t, h.Context(t.Context()).Err())
+				}
+				etcd.Delay("a", 0)
+				tests.UnlockAll(t, all...)
+			})
+		})
+	}
 }
 
 // The holder of a hold whose key went with a set-back learns of it, whatever the hold's
