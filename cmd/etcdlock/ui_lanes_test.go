@@ -248,8 +248,8 @@ func TestThePageSaysWhatTheLanesShow(t *testing.T) {
 			}
 			b.async(legendLooks, &seen)
 			require.Empty(t, seen.Wrong, "at %d, %s", width, scheme)
-			words := "held, a colour for each owner|free|how many wait|lost: its lease ended|" +
-				"broken by an operator|recalled: asked to give it back|unknown"
+			words := "held, in the colour of its owner, one of six|free|how many wait|" +
+				"lost: its lease ended|broken by an operator|recalled: asked to give it back|unknown"
 			switch {
 			case width < 950:
 				words = "10m|held|free|wait|lost|broken|recalled|unknown"

@@ -186,7 +186,59 @@ func TestThePageFitsEachWidth(t *testing.T) {
 	b.eval(`return location.search`, &address)
 	require.Contains(t, address, "order=name")
 	b.eval(`return document.title`, &title)
+	require.Contains(t, title, "1 late")
 	require.Contains(t, title, "1 waiting")
+	var icon string
+	b.eval(`return document.querySelector("link[rel=icon]").href`, &icon)
+	require.True(t, strings.HasPrefix(icon, "data:image/svg+xml,"), icon)
+}
+
+// Before the first event the page says that it connects, and not that nothing is held.
+func TestThePageSaysThatItConnects(t *testing.T) {
+	e := newEtcd(t)
+	run := starts(t, []string{"ui", "--endpoints", e.addr, "--listen", "127.0.0.1:0"})
+	b := newBrowser(t, 1280, 800)
+	b.call("POST", "/goog/cdp/execute", map[string]any{"cmd": "Page.addScriptToEvaluateOnNewDocument",
+		"params": map[string]any{"source": "EventSource = class { close() {} }"}}, nil)
+	b.call("POST", "/url", map[string]string{"url": addressOf(t, run)}, nil)
+	b.shows("#alerts p", "^Connects to etcdlock ui")
+	var said string
+	b.eval(`return document.getElementById("alerts").textContent`, &said)
+	require.NotContains(t, said, "Nobody")
+}
+
+// Rows at 1,920 px are told apart by their ground, and rules are as long as those of the head.
+func TestRowsOfThePageAreToldApart(t *testing.T) {
+	e := newEtcd(t)
+	e.grant(t, 0x1a2b, 600)
+	for i, name := range foreign {
+		e.puts(t, name, 1, name, "", time.Duration(i)*time.Minute, 0x1a2b)
+	}
+	b, _ := e.page(t)
+	b.sized(1920, "light")
+	b.shows("#space .row", `(?m)^orders/42`)
+	var seen struct {
+		Grounds, Rows []string
+		Head, Rules   string
+	}
+	b.eval(`
+		const rows = [...document.querySelectorAll("#space .row")].filter(r => r.offsetParent)
+			.sort((a, b) => a.getBoundingClientRect().top - b.getBoundingClientRect().top)
+		const wide = e => Math.round(e.getBoundingClientRect().left) + " and " + e.clientWidth
+		const rule = getComputedStyle(document.querySelector(".head"), "::after")
+		const others = [".head", "#list"].map(e => document.querySelector(e)).map(getComputedStyle)
+		return {Grounds: rows.map(r => getComputedStyle(r).backgroundColor), Rows: rows.map(wide),
+			Head: wide(document.querySelector(".head")),
+			Rules: [rule.borderBottomWidth, rule.left, rule.right,
+				others[0].borderBottomWidth, others[1].borderTopWidth].join(" ")}`, &seen)
+	require.Equal(t, "1px 0px 0px 0px 0px", seen.Rules)
+	require.Len(t, seen.Grounds, len(foreign))
+	for i := range seen.Grounds {
+		if i > 0 {
+			require.NotEqual(t, seen.Grounds[i-1], seen.Grounds[i], "row %d", i)
+		}
+		require.Equal(t, seen.Head, seen.Rows[i], "row %d", i)
+	}
 }
 
 // looks is what is wrong with how the list looks.
