@@ -2033,7 +2033,7 @@ var mutants = []mutant{
 	{
 		name:    "a window that a stall has shrunk stays small",
 		why:     "A window grows while answers are brisk. But on a disk that takes long for each write none is, and a client goes on with one request at a time for ever (rule 25).",
-		change:  in("attempt.window.mayGrow").drop("_.size < firstWindow && _"),
+		change:  in("attempt.limiter.answered").drop("_.size < firstWindow && _"),
 		killers: []killer{core("etcd/attempt", "TestAWindowGrowsBackAfterAStall")},
 	},
 	{

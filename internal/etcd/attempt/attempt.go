@@ -459,7 +459,9 @@ func (m *limiter) lets(w *window, now time.Time) bool {
 }
 
 // answered notes that at now etcd has answered a request sent at sent, of an attempt that w has let
-// begin, or none if w is nil.
+// begin, or none if w is nil. A window that has been halved grows back to where it began by answers
+// that are not brisk: a disk that has stalled may go on to be slow for each answer, however few are
+// under way. (TestAWindowGrowsBackAfterAStall.)
 func (m *limiter) answered(w *window, sent, now time.Time) {
 	took := now.Sub(sent)
 	m.latest[m.answers%len(m.latest)] = took
@@ -470,7 +472,8 @@ func (m *limiter) answered(w *window, sent, now time.Time) {
 	case took > slow:
 		w = cmp.Or(w, &m.others)
 		w.halve(sent, now, min(w.size, slowWindow))
-	case w != nil && w.mayGrow(took) && 2*w.under >= w.size: // else nothing is known of more
+	case w == nil || 2*w.under < w.size: // nothing is known of more
+	case took < brisk || w.size < firstWindow && took < slow/2:
 		w.size++
 	}
 }
@@ -512,13 +515,6 @@ type window struct {
 
 	pause Backoff   // of the failures since the last answer
 	from  time.Time // nothing begins before
-}
-
-// mayGrow reports whether an answer that took so long lets w grow. One that has been halved grows
-// back to where it began by answers that are not brisk: a disk that has stalled may go on to be
-// slow for each answer, however few are under way. (TestAWindowGrowsBackAfterAStall.)
-func (w *window) mayGrow(took time.Duration) bool {
-	return took < brisk || w.size < firstWindow && took < slow/2
 }
 
 // fails notes that at now an attempt has failed with err, whose request was sent at sent. It
