@@ -139,7 +139,7 @@ func TestRenewalsThatFailAtOnceHaveABudget(t *testing.T) {
 		{[]group{{1000, 15 * time.Second}}, true},
 		{[]group{{200, 3 * time.Minute}}, true},
 	}
-	for _, row := range rows[:race.Fewer(len(rows), 2)] {
+	for _, row := range rows[:race.Watched(race.Fewer(len(rows), 2), 1)] {
 		for _, share := range []float64{2. / 3, 9. / 10, 1} {
 			inFleet(t, row.several, row.groups, func(t *testing.T, a *fleet) {
 				a.etcd.Intercept(renewalsFail(share))

@@ -12,6 +12,15 @@ const WholeEnv = "ETCDLOCK_WHOLE"
 // detector does not watch.
 var Whole = !enabled && os.Getenv(WholeEnv) != ""
 
+// Watched returns less if the race detector watches, and otherwise n. It is for what takes minutes
+// with it, and has goroutines in the same places in each round.
+func Watched(n, less int) int {
+	if enabled {
+		return less
+	}
+	return n
+}
+
 // Fewer returns n if all rounds are to run, and otherwise less.
 func Fewer(n, less int) int {
 	if Whole {

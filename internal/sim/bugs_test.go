@@ -12,7 +12,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/record"
 )
 
-var bugSeeds = flag.Uint64("bug-seeds", uint64(race.Fewer(100, 12)),
+var bugSeeds = flag.Uint64("bug-seeds", uint64(race.Watched(race.Fewer(100, 12), 4)),
 	"how many schedules TestSimulationOfEtcdsBugs runs for each bug")
 
 // TestSimulationOfEtcdsBugs runs random schedules in which etcd has a bug: no two hold, no call
