@@ -2021,7 +2021,7 @@ var mutants = []mutant{
 	{
 		name:    "a slow answer is as good as any",
 		why:     "An answer is an answer. But the more requests are sent, the slower the next answers are (rule 25).",
-		change:  in("attempt.limiter.answered").replace("slow", "time.Hour"),
+		change:  in("attempt.limiter.answered").replace("_took > slow", "took > time.Hour"),
 		killers: []killer{core("etcd/attempt", "TestAWindowIsHalvedOnceForWhatWasSentBefore")},
 	},
 	{
