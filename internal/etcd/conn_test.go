@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,8 +13,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -164,50 +165,82 @@ func TestAnAnswerFromBeforeItsRequestEndsTheEpoch(t *testing.T) {
 	}
 }
 
+// A server takes connections, in memory, and can be started anew.
+type server struct {
+	*grpc.Server
+	pipe atomic.Pointer[bufconn.Listener]
+}
+
+func (s *server) start() {
+	s.Server = grpc.NewServer()
+	pipe := bufconn.Listen(1 << 10)
+	s.pipe.Store(pipe)
+	go func() { _ = s.Serve(pipe) }() // until Stop
+}
+
+// client returns one whose connection to s is ready.
+func (s *server) client(t *testing.T) *clientv3.Client {
+	dial := func(ctx context.Context, _ string) (net.Conn, error) {
+		return s.pipe.Load().DialContext(ctx)
+	}
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints:   []string{"passthrough:///memory"},
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial)},
+	})
+	require.NoError(t, err)
+	link := c.ActiveConnection()
+	link.Connect()
+	for state := link.GetState(); state != connectivity.Ready; state = link.GetState() {
+		require.True(t, link.WaitForStateChange(t.Context(), state))
+	}
+	return c
+}
+
 // Two Sessions follow the connection of a client. One waits for its mutex; the other is told of the
 // loss and of the new connection all the same, until its context ends.
 func TestASessionThatIsBusyKeepsNoOtherInTheDark(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	serve := func(l net.Listener) *grpc.Server {
-		s := grpc.NewServer()
-		go func() { _ = s.Serve(l) }() // until Stop
-		return s
-	}
-	server := serve(l)
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{l.Addr().String()}})
-	require.NoError(t, err)
-	defer client.Close()
-	link := client.ActiveConnection()
-	link.Connect()
-	is := func(state connectivity.State) func() bool {
-		return func() bool { return link.GetState() == state }
-	}
-	require.Eventually(t, is(connectivity.Ready), time.Minute, time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		var s server
+		s.start()
+		client := s.client(t)
+		defer client.Close()
+		busy, free := make(chan struct{}, 2), make(chan struct{})
+		a, _ := conn(t, client)
+		b, _ := conn(t, client)
+		defer a.FollowConnection(func() { busy <- struct{}{}; <-free }, func() {})()
+		lost, found := make(chan struct{}, 2), make(chan struct{}, 2)
+		end := b.FollowConnection(func() { lost <- struct{}{} }, func() { found <- struct{}{} })
+		s.Stop()
+		<-busy
+		<-lost
+		s.start()
+		<-found
+		end()
+		s.Stop()
+		synctest.Wait()
+		require.Empty(t, lost, "b has ended its following")
+		close(free)
+	})
+}
 
-	busy, free := make(chan struct{}, 2), make(chan struct{})
-	a, _ := conn(t, client)
-	b, _ := conn(t, client)
-	defer a.FollowConnection(func() { busy <- struct{}{}; <-free }, func() {})()
-	lost, found := make(chan struct{}), make(chan struct{})
-	end := b.FollowConnection(func() { lost <- struct{}{} }, func() { found <- struct{}{} })
-	server.Stop()
-	<-busy
-	<-lost
-	l, err = net.Listen("tcp", l.Addr().String())
-	require.NoError(t, err)
-	server = serve(l)
-	link.ResetConnectBackoff()
-	<-found
-	end()
-	close(free)
-	server.Stop()
-	n := attempt.SharedBy(&connections, link, func() *connection { return nil })
-	require.Eventually(t, func() bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return len(n.followers) == 1
-	}, time.Minute, time.Millisecond)
+// A connection is lost while the goroutine that follows it has yet to run. It tells the loss.
+func TestALossBeforeItsFollowerRunsIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s server
+		s.start()
+		client := s.client(t)
+		defer client.Close()
+		c, _ := conn(t, client)
+		told := make(chan struct{}, 1)
+		lost := func() { told <- struct{}{} }
+		n := &connection{followers: map[*follower]struct{}{{c.tasks, lost, func() {}}: {}}}
+		s.Stop()
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go n.follow(ctx, client.ActiveConnection(), connectivity.Ready) // as it was
+		<-told
+	})
 }
 
 // A removal that has failed pauses, though etcd answers another one. If it becomes needless

@@ -32,9 +32,9 @@ type follower struct {
 // connections are the connections of all clients that are followed.
 var connections attempt.Shared[connection]
 
-// follow tells the followers, until ctx ends.
-func (n *connection) follow(ctx context.Context, conn *grpc.ClientConn) {
-	for state := conn.GetState(); conn.WaitForStateChange(ctx, state); {
+// follow tells the followers of each change after state, until ctx ends.
+func (n *connection) follow(ctx context.Context, conn *grpc.ClientConn, state connectivity.State) {
+	for conn.WaitForStateChange(ctx, state) {
 		was := state
 		state = conn.GetState()
 		n.mu.Lock()
