@@ -128,6 +128,31 @@ func (h *Hold) FreesWholeLocked() bool {
 	return h.mayFreeLocked()
 }
 
+// EndTable returns what ends a hold: a row for what has happened to it, a column for its state.
+func EndTable() [][]string {
+	head := []string{"closed", "lease over", "key lost", "time over"}
+	n := len(head)
+	for _, st := range HoldStates {
+		head = append(head, st.String())
+	}
+	rows := [][]string{head}
+	for facts := range 1 << n {
+		row, has := make([]string, n), make([]bool, n)
+		for i := range n {
+			if row[i], has[i] = "-", facts>>(n-1-i)&1 == 1; has[i] {
+				row[i] = "yes"
+			}
+		}
+		for _, st := range HoldStates {
+			row = append(row, ends[endOf(st, happened{has[0], has[1], has[2], has[3]})])
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+var ends = [...]string{"-", "close", "lease", "key", "time", "recall"}
+
 // ---- the local line
 
 // A WaitingCall is a call that waits.

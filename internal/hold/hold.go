@@ -268,36 +268,80 @@ func (h *Hold) check() {
 // checkLocked has the state of h, and of all that began together with it, follow what has happened
 // to its life, its lease, its keys and its Session. It comes before the questions about h.
 func (h *Hold) checkLocked(now time.Time) {
-	l, cause, closed := h.place.Lease, h.life.Cause(now), h.m.s.leases.ClosedLocked()
-	isLost := func(o *Hold) bool { return o.place.Ticket.Lost() }
-	lost := slices.IndexFunc(h.all, isLost)
-	if cause == nil && lost < 0 && !closed {
+	var has happened
+	cause := h.life.Cause(now)
+	lost := slices.IndexFunc(h.all, func(o *Hold) bool { return o.place.Ticket.Lost() })
+	has.closed, has.keyLost = h.m.s.leases.ClosedLocked(), lost >= 0
+	if cause == nil && !has.keyLost && !has.closed {
 		return // the life ends with the lease, and with the longest time of h
 	}
-	switch l.CheckLocked(now); {
-	case closed:
+	l := h.place.Lease
+	l.CheckLocked(now)
+	has.leaseOver = l.HasEndedLocked()
+	has.timeOver = cause == errs.MaxHold || !h.most.IsZero() && !lease.Before(now, h.most)
+	switch endOf(h.state, has) {
+	case byClose:
 		whole := h.closeLocked()
 		if whole {
 			for _, o := range h.all {
 				o.reportClosed() // its key goes with the lease
 			}
 		}
-	case h.state >= holdEnded:
-	case l.HasEndedLocked():
+	case byLease:
 		h.endLocked(h.all[0].LostSafe(l.WhyLocked())) // it names the first
-	case lost >= 0:
+	case byKey:
 		o := h.all[lost]
 		h.endLocked(o.lost(errs.OfTicket(o.place.Ticket.Loss())))
-	case cause == errs.MaxHold, !h.most.IsZero() && !lease.Before(now, h.most): // once recalled
+	case byTime:
 		h.endLocked(errs.MaxHold)
 		for _, o := range h.all {
 			o.place.removeUnneededLocked()
 		}
-	case h.state == holdWhole: // (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
+	case byRecall:
 		for _, o := range h.all {
 			o.becomesLocked(holdRecalled, cause)
 		}
 	}
+}
+
+// happened is what has happened to a hold, or to one that began with it. If it is none of these,
+// the grace of a recall is over.
+type happened struct {
+	closed    bool // its Session
+	leaseOver bool
+	keyLost   bool
+	timeOver  bool // that of WithMaxHold
+}
+
+// An endBy is what ends a hold.
+type endBy uint8
+
+const (
+	byNothing endBy = iota // its state is as it was
+	byClose
+	byLease
+	byKey
+	byTime
+	byRecall // which ends its contexts alone
+)
+
+// endOf is the table of what ends a hold in a state: testdata/ends.txt has it printed.
+func endOf(st holdState, has happened) endBy {
+	switch {
+	case has.closed:
+		return byClose // of a hold that has ended, too: no Lock is left in it
+	case st >= holdEnded:
+		return byNothing
+	case has.leaseOver:
+		return byLease
+	case has.keyLost:
+		return byKey
+	case has.timeOver:
+		return byTime // of a recalled hold, too: then its key goes
+	case st == holdWhole: // (TestTheKeyOfARecalledHoldGoesWithItsUnlock)
+		return byRecall
+	}
+	return byNothing
 }
 
 // goesOnLocked is nil while h is whole. Otherwise it is why a call that needs h fails: a LostError,

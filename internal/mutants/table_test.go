@@ -2668,6 +2668,13 @@ var mutants = []mutant{
 			ofFamily(300)},
 	},
 	{
+		name:   "a recalled hold has no longest time",
+		why:    "Its contexts have ended, so there is nothing to end. But its key stays until its Unlock, and WithMaxHold is for an Unlock that never comes.",
+		change: in("endOf").and("_.timeOver", "st == holdWhole"),
+		killers: []killer{core("hold", "TestWhatEndsAHoldIsAsInTheTable"),
+			inArea("holders", "TestMaxHoldGoesOnAfterARecall")},
+	},
+	{
 		name: "Unlock of a recalled hold does not ask for the key",
 		why:  "The hold has ended, and nobody else has taken the key. But that was so when the grace was over, and may have changed since (rule 6).",
 		change: in("Hold.endLocked").replace("_.state >= it", "holdRecalled").
