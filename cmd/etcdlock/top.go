@@ -135,10 +135,13 @@ var styles = map[top.Style]tcell.Style{
 	top.Bold:     tcell.StyleDefault.Bold(true),
 	top.Head:     tcell.StyleDefault.Reverse(true),
 	top.Selected: tcell.StyleDefault.Reverse(true).Bold(true),
-	top.Good:     tcell.StyleDefault.Foreground(color.Green),
-	top.Warn:     tcell.StyleDefault.Foreground(color.Yellow),
-	top.Bad:      tcell.StyleDefault.Foreground(color.Red).Bold(true),
-	top.Faint:    tcell.StyleDefault.Dim(true),
+	// Reversed, a colour is the ground.
+	top.SelectedWarn: tcell.StyleDefault.Reverse(true).Bold(true).Foreground(color.Yellow),
+	top.SelectedBad:  tcell.StyleDefault.Reverse(true).Bold(true).Foreground(color.Red),
+	top.Good:         tcell.StyleDefault.Foreground(color.Green),
+	top.Warn:         tcell.StyleDefault.Foreground(color.Yellow),
+	top.Bad:          tcell.StyleDefault.Foreground(color.Red).Bold(true),
+	top.Faint:        tcell.StyleDefault.Dim(true),
 
 	// Of owners: blue, orange, green, violet, yellow and grey, as on the page of ui.
 	top.Owner:     tcell.StyleDefault.Foreground(color.NewHexColor(0x3f8cff)),

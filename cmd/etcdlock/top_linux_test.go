@@ -14,8 +14,11 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
+	"github.com/gdamore/tcell/v3"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/top"
 )
 
 var update = flag.Bool("update", false, "write the golden screens anew")
@@ -139,7 +142,7 @@ func TestGoldenScreensOfTop(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, []byte(screen), 0o644))
 		}
 	}
-	shows(24, 80, "list.txt", "stock/7", "  4d  ", "59/60m", "q quit")
+	shows(24, 80, "list.txt", "stock/7", "  4d  ", "59 of 60m", "q quit")
 	terminal.types(t, "w")
 	shows(24, 80, "waits.txt", "possible deadlock: these", "Esc back")
 	terminal.types(t, "w\x1b")
@@ -195,4 +198,15 @@ func TestTopNeedsATerminal(t *testing.T) {
 	status, _, stderr := runs(t, "", "top", "--allow", "everything")
 	require.Equal(t, exitUsage, status)
 	require.Contains(t, stderr, "must be recall or break")
+}
+
+// Each style of top's lines looks like no other one.
+func TestEachStyleOfTopLooksDifferent(t *testing.T) {
+	seen := make(map[tcell.Style]top.Style)
+	for s := range top.Owner + top.Owners {
+		require.Contains(t, styles, s)
+		other, is := seen[styles[s]]
+		require.False(t, is, "%d looks like %d", s, other)
+		seen[styles[s]] = s
+	}
 }

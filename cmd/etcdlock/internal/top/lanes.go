@@ -2,6 +2,8 @@ package top
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
@@ -50,42 +52,118 @@ func (v *View) laneColumns() (name, holder, lane int) {
 
 func (v *View) laneLines() []Line {
 	name, holder, lane := v.laneColumns()
-	head := fmt.Sprintf("LAST %.0f min", v.period().Minutes())
-	if known := v.shown.Now.Sub(v.history.Since); known < v.period() {
-		head += ", known for " + short(known)
-	}
-	head = cells.Pad("LOCK", name) + " " + cells.Pad("HELD BY", holder) + " " + head
-	lines := []Line{v.legend(), {{cells.Pad(head, v.Width), Head}}}
+	head := cells.Pad("LOCK", name) + " " + cells.Pad("HELD BY", holder) + " " + v.axis(lane)
+	lines := []Line{v.ends(), v.legend(), {{cells.Pad(head, v.Width), Head}}}
 	for i, r := range v.visible() {
+		bars := v.lane(r.Lock, lane)
 		_, style := noteOf(r)
 		if v.offset+i == v.cursor {
-			style = Selected
+			style = style.selected()
 		}
-		text := cells.Name(quote.Text(r.Name), name) + " " + cells.Name(holderOf(r), holder) + " "
-		lines = append(lines, append(Line{{text, style}}, v.lane(r.Lock, lane)...))
+		of := style
+		if r.Holder != nil {
+			of = v.styleOf(r.Holder.Whose())
+		}
+		lines = append(lines, append(Line{{cells.Name(quote.Text(r.Name), name) + " ", style},
+			{holderIn(r, holder), of}, {" ", Plain}}, bars...))
 	}
 	return lines
 }
 
-// legends are what a bar, a gap and the marks of a lane mean, in more and in fewer words.
-var legends = [][6]string{
-	{"held, in the colour of its owner", "nobody held it", "lost: its lease ended",
-		"broken by an operator", "recalled: asked to give it back", "unknown"},
-	{"held, a colour an owner", "free", "lost", "broken", "recalled", "unknown"},
-	{"held", "free", "lost", "broken", "recalled", "unknown"},
+// axis says what the times of a lane of n characters are: "|" stands where a time is.
+func (v *View) axis(n int) string {
+	line := []rune(strings.Repeat(" ", n))
+	put := func(at int, text string) {
+		from, to := max(0, at-2), min(n, at+len(text)+2)
+		if at >= 0 && at+len(text) <= n && strings.TrimSpace(string(line[from:to])) == "" {
+			copy(line[at:], []rune(text))
+		}
+	}
+	period := v.period()
+	put(n-len("now|"), "now|")
+	put(0, "|"+ago(period)+" ago")
+	each := max(period/5, 15*time.Second)
+	for t := period - each; t > 0; t -= each {
+		put(n-int(time.Duration(n)*t/period), "|"+ago(t))
+	}
+	return string(line)
+}
+
+// ago is a time of an axis.
+func ago(d time.Duration) string {
+	if d%time.Minute == 0 {
+		return fmt.Sprintf("%d min", d/time.Minute)
+	}
+	return short(d)
+}
+
+// ends say which holds ended badly in the time that lanes show, the newest first, as many as there
+// is room for.
+func (v *View) ends() (line Line) {
+	from := v.shown.Now.Add(-v.period())
+	var said []string
+	for _, p := range slices.Backward(v.history.Past) {
+		if !p.Holds || p.Gone.Before(from) {
+			continue
+		}
+		gone := quote.Text(p.Lock) + " " + short(v.shown.Now.Sub(p.Gone)) + " ago"
+		switch p.End {
+		case board.Lost:
+			said = append(said, p.Owner+" lost "+gone)
+		case board.Broken:
+			said = append(said, "an operator broke "+gone)
+		}
+	}
+	if len(said) == 0 {
+		known := min(v.period(), v.shown.Now.Sub(v.history.Since))
+		return Line{{"no hold was lost or broken in the last " + short(known), Faint}}
+	}
+	for i, text := range said {
+		more := ""
+		if i+1 < len(said) {
+			more = fmt.Sprintf(", and %d more", len(said)-i-1)
+		}
+		if i > 0 {
+			text = ", " + text
+		}
+		if i > 0 && line.width()+cells.Width(text+more) > v.Width {
+			return append(line, Piece{fmt.Sprintf(", and %d more", len(said)-i), Bad})
+		}
+		line = append(line, Piece{text, Bad})
+	}
+	return line
+}
+
+// legends are what the marks of a lane mean, in more and in fewer words.
+var legends = [][7]string{
+	{"held, in the colour of its owner", "for a part of that time", "nobody held it",
+		"lost: its lease ended", "broken by an operator", "recalled: asked to give it back",
+		"unknown: top did not run, or etcd was away"},
+	{"held, in its owner's colour", "partly", "free", "lost", "broken", "recalled", "unknown"},
+	{"held", "partly", "free", "lost", "broken", "recalled", "unknown"},
+	{"held", "partly", "", "lost", "broken", "recalled", "unknown"},
 }
 
 // legend says what the lanes show, in as many words as there is room for.
 func (v *View) legend() (line Line) {
-	full := string(blocks[len(blocks)-1])
+	heights := blocks
 	if v.ASCII {
-		full = string(bars[len(bars)-1])
+		heights = bars
 	}
+	full, half := string(heights[len(heights)-1]), string(heights[len(heights)/2])
+	marks := Line{{full, Owner}, {half, Owner}, {"gap", Faint}, {"x", Bad}, {"b", Bad}, {"r", Warn},
+		{"/", Faint}}
 	for _, words := range legends {
-		line = Line{{full, Owner}, {" " + words[0] + "  ", Plain}, {"gap", Faint},
-			{" " + words[1] + "  ", Plain}, {"x", Bad}, {" " + words[2] + "  ", Plain}, {"b", Bad},
-			{" " + words[3] + "  ", Plain}, {"r", Warn}, {" " + words[4] + "  ", Plain},
-			{"/", Faint}, {" " + words[5], Plain}}
+		line = nil
+		for i, mark := range marks {
+			if words[i] == "" {
+				continue
+			}
+			if line != nil {
+				line = append(line, Piece{gap, Plain})
+			}
+			line = append(line, mark, Piece{" " + words[i], Plain})
+		}
 		if line.width() <= v.Width {
 			break
 		}
@@ -107,10 +185,10 @@ func (v *View) lane(l *board.Lock, n int) (pieces Line) {
 	now, each := v.shown.Now, v.period()/time.Duration(n)
 	from := now.Add(-each * time.Duration(n))
 	at := func(t time.Time) int { return max(0, min(n-1, int(t.Sub(from)/each))) }
-	slices := make([]slice, n)
+	parts := make([]slice, n)
 	mark := func(t time.Time, is bool, m rune) {
 		if is && t.After(from) {
-			slices[at(t)].mark = m
+			parts[at(t)].mark = m
 		}
 	}
 	holds := v.past[l.Name]
@@ -130,7 +208,7 @@ func (v *View) lane(l *board.Lock, n int) (pieces Line) {
 			continue
 		}
 		for i := at(begin); i <= at(p.Gone); i++ {
-			s, start := &slices[i], from.Add(each*time.Duration(i))
+			s, start := &parts[i], from.Add(each*time.Duration(i))
 			held := max(1, earlier(p.Gone, start.Add(each)).Sub(later(begin, start)))
 			if s.held += held; held >= s.most {
 				s.owner, s.most = p.Owner, held
@@ -140,7 +218,7 @@ func (v *View) lane(l *board.Lock, n int) (pieces Line) {
 		mark(p.Gone, p.End == board.Lost, 'x')
 		mark(p.Gone, p.End == board.Broken, 'b')
 	}
-	for i, s := range slices {
+	for i, s := range parts {
 		piece := v.character(s, each, v.unknown(from.Add(each*time.Duration(i)), each))
 		if last := len(pieces) - 1; last >= 0 && pieces[last].Style == piece.Style {
 			pieces[last].Text += piece.Text

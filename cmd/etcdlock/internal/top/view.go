@@ -5,6 +5,7 @@ package top
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/etcdlock/etcdlock/cmd/etcdlock/internal/board"
@@ -20,13 +21,26 @@ const (
 	Plain Style = iota
 	Bold
 	Head     // of columns
-	Selected // the row under the cursor
+	Selected // the row under the cursor, and the two below of what is Warn or Bad in it
+	SelectedWarn
+	SelectedBad
 	Good
 	Warn
 	Bad
 	Faint
 	Owner // the first of Owners styles, that differ in colour
 )
+
+// selected is how a style looks in the row under the cursor: trouble stays in sight.
+func (s Style) selected() Style {
+	switch s {
+	case Bad:
+		return SelectedBad
+	case Warn:
+		return SelectedWarn
+	}
+	return Selected
+}
 
 // A Piece is text of one style, without characters that a terminal interprets.
 type Piece struct {
@@ -130,7 +144,7 @@ func (v *View) move(by int) {
 // body is how many rows the list has room for.
 func (v *View) body() int {
 	if v.lanes {
-		return max(1, v.Height-5) // below their legend
+		return max(1, v.Height-6) // below what went wrong, and their legend
 	}
 	return max(1, v.Height-4)
 }
@@ -235,76 +249,124 @@ func (v *View) fill(lines []Line, last ...Line) []Line {
 	return lines
 }
 
-// headLines say what all locks do.
+// headLines say what all locks do, and what is wrong.
 func (v *View) headLines() []Line {
-	held, waiting, late := 0, 0, 0
-	var asked []*board.Recall
+	held, waiting := 0, 0
 	for _, l := range v.shown.Locks {
 		if l.Holding > 0 {
 			held++
 		}
 		waiting += len(l.Places) - l.Holding
 	}
+	title := "etcdlock top"
+	if v.Prefix != "" {
+		title += " " + quote.Text(v.Prefix)
+	}
+	first := Line{{title, Bold}, {fmt.Sprintf("  %s, %d held, %d waiting  ",
+		count(len(v.shown.Locks), "lock"), held, waiting), Plain}}
+	first = append(first, v.locked(v.shown.Turns, v.Width-first.width())...)
+	second := v.alarms(0)
+	for shorter := 1; shorter < 3 && second.width() > v.Width; shorter++ {
+		second = v.alarms(shorter)
+	}
+	return []Line{first, second}
+}
+
+// gap is what stands between what is said in one line.
+const gap = "  "
+
+// locked is the curve of the holds that began, with its scale if there is room for both.
+func (v *View) locked(turns []int, width int) Line {
+	said := fmt.Sprintf("locked %d/min", board.PerMinute(turns))
+	scale := fmt.Sprintf(", up to %d in 5s", slices.Max(append([]int{0}, turns...)))
+	if len(turns) > 0 && len(said+scale)+1+len(turns) <= width {
+		said += scale
+	}
+	said += " "
+	return Line{{said, Plain}, {v.curve(turns, width-len(said)), Good}}
+}
+
+// alarms say what is wrong now, in the fewer words the higher shorter is, up to 2.
+func (v *View) alarms(shorter int) (line Line) {
+	say := func(s Style, text string) {
+		if line != nil {
+			text = gap + text
+		}
+		line = append(line, Piece{text, s})
+	}
+	late, asked := 0, []board.Row(nil)
 	for _, r := range v.rows {
 		if r.Late {
 			late++
 		}
 		if r.Asked != nil {
-			asked = append(asked, r.Asked)
+			asked = append(asked, r)
 		}
 	}
-	title := "etcdlock top"
-	if v.Prefix != "" {
-		title += " " + quote.Text(v.Prefix)
-	}
-	first := Line{{title, Bold}, {fmt.Sprintf("  %s, %d held, %d waiting  locked %d/min ",
-		count(len(v.shown.Locks), "lock"), held, waiting, board.PerMinute(v.shown.Turns)), Plain}}
-	first = append(first, Piece{v.curve(v.shown.Turns, v.Width-first.width()), Good})
-	var second Line
 	if v.Message != "" {
-		second = append(second, Piece{v.Message + "  ", Plain})
+		say(Plain, v.Message)
 	}
 	if v.shown.Trouble != "" {
-		second = append(second, Piece{v.old() + ": " + v.shown.Trouble + "  ", Bad})
+		say(Bad, v.old()+": "+v.shown.Trouble)
 	}
-	if len(v.cycles) > 0 {
-		second = append(second, Piece{fmt.Sprintf("%s of %s (w shows it)  ",
-			deadlock(v.cycles[0]), count(v.cycles[0].Sessions(), "Session")), Bad})
+	switch {
+	case len(v.cycles) > 0 && shorter == 2:
+		say(Bad, deadlock(v.cycles[0])+" (w)")
+	case len(v.cycles) > 0:
+		say(Bad, fmt.Sprintf("%s of %s (w shows it)", deadlock(v.cycles[0]),
+			count(v.cycles[0].Sessions(), "Session")))
 	}
-	if late > 0 {
-		second = append(second, Piece{fmt.Sprintf("%d late  ", late), Warn})
+	switch {
+	case late > 0 && shorter == 0:
+		say(Warn, count(late, "late lease"))
+	case late > 0:
+		say(Warn, fmt.Sprintf("%d late", late))
 	}
-	switch len(asked) {
-	case 0:
-	case 1:
-		second = append(second, Piece{"1 recalled by " + quote.Text(asked[0].By) + "  ", Warn})
-	default:
-		second = append(second, Piece{fmt.Sprintf("%d recalled  ", len(asked)), Warn})
+	switch {
+	case len(asked) == 1 && shorter == 0:
+		say(Warn, quote.Text(asked[0].Asked.By)+" recalls "+quote.Text(asked[0].Name))
+	case len(asked) == 1 && shorter == 1:
+		say(Warn, "1 recalled by "+quote.Text(asked[0].Asked.By))
+	case len(asked) > 0:
+		say(Warn, fmt.Sprintf("%d recalled", len(asked)))
 	}
 	if v.paused {
-		second = append(second, Piece{"paused  ", Warn})
+		say(Warn, "paused")
 	}
-	return []Line{first, second}
+	return line
 }
 
-// The widths of the columns that do not grow, each with a space before it.
-const heldWidth, waitWidth, longWidth = 7, 6, 9
+// columns is how wide the columns are, each without the space before it. They are as wide as what
+// they show. Name and holder share the rest: what one does not need is the other's. A column of no
+// width is not shown.
+type columns struct{ name, holder, held, wait, long, kind, lease, note int }
 
-// columns is how wide the other columns are. They are as wide as what they show. Name and holder
-// share the rest: what one does not need is the other's.
-type columns struct{ name, holder, kind, lease, note int }
+// leastNames is the room of name and holder below which other columns give way.
+const leastNames = 24
 
 func (v *View) columns() columns {
-	c := columns{len("LOCK*"), len("HELD BY"), len("KIND"), len("LEASE*"), len("NOTE*")}
+	c := columns{0, len("HELD BY"), len(v.head(board.ByHeld)), len(v.head(board.ByWaiting)),
+		len(v.head(board.ByLongest)), len("KIND"), len(v.head(board.ByLease)),
+		len(v.head(board.ByTrouble))}
+	c.name = len(v.head(board.ByName))
 	for _, r := range v.visible() {
 		note, _ := noteOf(r)
 		c.name = max(c.name, cells.Width(quote.Text(r.Name)))
 		c.holder = max(c.holder, cells.Width(holderOf(r)))
+		c.held = max(c.held, len(v.heldOf(r)))
+		c.wait = max(c.wait, len(number(r.Waiting)))
 		c.kind = max(c.kind, cells.Width(kind(r.Lock)))
-		c.lease = max(c.lease, cells.Width(leaseText(r.Lease)))
-		c.note = max(c.note, cells.Width(note))
+		c.lease = max(c.lease, len(leaseText(r.Lease)))
+		c.note = max(c.note, len(note))
 	}
-	rest := max(18, v.Width-1-heldWidth-waitWidth-longWidth-c.kind-c.lease-c.note-3)
+	rest := v.Width - c.held - c.wait - c.long - c.kind - c.lease - c.note - 7
+	for _, column := range []*int{&c.kind, &c.long} {
+		if rest < leastNames {
+			rest += *column + 1
+			*column = 0
+		}
+	}
+	rest = max(18, rest)
 	share := rest - rest*9/20
 	c.name = max(min(c.name, share), min(max(c.name, share), rest-c.holder))
 	c.holder = rest - c.name
@@ -320,49 +382,79 @@ func (v *View) rowLines() []Line {
 	return lines
 }
 
-func (v *View) headLine(c columns) Line {
-	head := func(o board.Order) string {
-		if o == v.order {
-			return o.String() + "*"
-		}
-		return o.String()
+// head is the head of a column, with a mark if rows are in its order.
+func (v *View) head(o board.Order) string {
+	if o == v.order {
+		return o.String() + "*"
 	}
-	text := cells.Pad(head(board.ByName), c.name) + " " + cells.Pad("HELD BY", c.holder) +
-		cells.Right(head(board.ByHeld), heldWidth) + cells.Right(head(board.ByWaiting), waitWidth) +
-		cells.Right(head(board.ByLongest), longWidth) + " " + cells.Pad("KIND", c.kind) +
-		cells.Right(head(board.ByLease), c.lease+1) + " " + head(board.ByTrouble)
+	return o.String()
+}
+
+func (v *View) headLine(c columns) Line {
+	text := cells.Pad(v.head(board.ByName), c.name) + " " + cells.Pad("HELD BY", c.holder) +
+		c.middle(v.head(board.ByHeld), v.head(board.ByWaiting), v.head(board.ByLongest), "KIND") +
+		cells.Right(v.head(board.ByLease), c.lease+1) + " " + v.head(board.ByTrouble)
 	return Line{{cells.Pad(text, v.Width), Head}}
 }
 
-func (v *View) rowLine(r board.Row, c columns, selected bool) Line {
-	held := ""
-	if r.Holder != nil {
-		held = heldText(r.Holder, v.shown.Now)
+// middle is the columns between the holder and the lease.
+func (c columns) middle(held, wait, long, kind string) string {
+	text := cells.Right(held, c.held+1) + cells.Right(wait, c.wait+1)
+	if c.long > 0 {
+		text += cells.Right(long, c.long+1)
 	}
+	if c.kind > 0 {
+		text += " " + cells.Pad(kind, c.kind)
+	}
+	return text
+}
+
+func (v *View) rowLine(r board.Row, c columns, selected bool) Line {
 	style := func(s Style) Style {
 		if selected {
-			return Selected
+			return s.selected()
 		}
 		return s
 	}
-	main := cells.Name(quote.Text(r.Name), c.name) + " " + cells.Name(holderOf(r), c.holder) +
-		cells.Right(held, heldWidth) + cells.Right(number(r.Waiting), waitWidth) +
-		cells.Right(age(r.Longest, r.Waiting > 0), longWidth) + " " +
-		cells.Pad(kind(r.Lock), c.kind)
+	main := cells.Name(quote.Text(r.Name), c.name) + " " + holderIn(r, c.holder) +
+		c.middle(v.heldOf(r), number(r.Waiting), age(r.Longest, r.Waiting > 0), kind(r.Lock))
 	lease := cells.Right(leaseText(r.Lease), c.lease+1)
 	note, noted := noteOf(r)
 	return Line{{main, style(Plain)}, {lease, style(worst(r.Late, Bad))},
 		{cells.Pad(" "+note, v.Width-cells.Width(main+lease)), style(noted)}}
 }
 
+// heldOf is for how long the holder of a row holds.
+func (v *View) heldOf(r board.Row) string {
+	if r.Holder == nil {
+		return ""
+	}
+	return heldText(r.Holder, v.shown.Now)
+}
+
+// holderOf says who holds a lock, and how many besides.
 func holderOf(r board.Row) string {
+	who, more := holders(r)
+	return who + more
+}
+
+// holderIn is holderOf in n cells. How many more there are stays in sight.
+func holderIn(r board.Row, n int) string {
+	who, more := holders(r)
+	if cells.Width(who+more) > n {
+		more = strings.TrimSuffix(more, " more")
+	}
+	return cells.Pad(cells.Middle(who, max(1, n-len(more)))+more, n)
+}
+
+func holders(r board.Row) (who, more string) {
 	switch {
 	case r.Holder == nil:
-		return "(free)"
+		return "(free)", ""
 	case r.Holding > 1:
-		return fmt.Sprintf("%s +%d", r.Holder.Whose(), r.Holding-1)
+		return r.Holder.Whose(), fmt.Sprintf(" +%d more", r.Holding-1)
 	}
-	return r.Holder.Whose()
+	return r.Holder.Whose(), ""
 }
 
 // noteOf is what is unusual about a lock.
@@ -377,7 +469,7 @@ func noteOf(r board.Row) (string, Style) {
 	case r.Asked != nil:
 		return "recalled", Warn
 	case r.Kept > 0:
-		return "kept " + short(r.Kept), Warn
+		return "free in " + short(r.Kept), Warn
 	case r.Holder == nil:
 		return "free", Faint
 	}
@@ -438,18 +530,18 @@ func (v *View) detailLines() []Line {
 	if v.Width >= 100 {
 		session = 16
 	}
-	owner = max(14, min(owner, v.Width-48-session))
+	owner = max(14, min(owner, v.Width-51-session))
 	row := func(what, by, queued, held, lease, id, token, info string) string {
 		text := cells.Pad(what, 8) + " " + cells.Name(by, owner) + cells.Right(queued, 8) +
-			cells.Right(held, 8) + cells.Right(lease, 9)
+			cells.Right(held, 8) + cells.Right(lease, 12)
 		if session > 0 {
 			text += "  " + cells.Pad(id, session)
 		}
 		return cells.Pad(text+cells.Right(token, 7)+" "+info, v.Width)
 	}
 	first := Line{{quote.Text(l.Name), Bold}, {"  " + kindInWords(l), Plain},
-		{fmt.Sprintf("  locked %d/min ", board.PerMinute(l.Turns)), Plain}}
-	first = append(first, Piece{v.curve(l.Turns, v.Width-first.width()), Good})
+		{gap, Plain}}
+	first = append(first, v.locked(l.Turns, v.Width-first.width())...)
 	lines := []Line{first, head,
 		{{row("PLACE", "OWNER", "QUEUED", "HELD", "LEASE", "SESSION", "TOKEN", "INFO"), Head}}}
 	from := max(0, v.place-max(1, v.Height-10))
@@ -465,7 +557,7 @@ func (v *View) detailLines() []Line {
 		}
 		style := worst(lease.Late(), Bad)
 		if i == v.place {
-			style = Selected
+			style = style.selected()
 		}
 		queued := age(p.InLine(v.shown.Now), !p.Queued.IsZero())
 		lines = append(lines, Line{{row(what, p.Whose(), queued, held, leaseText(lease), p.Session,
@@ -501,6 +593,9 @@ func (v *View) whole(p *board.Place) string {
 		text += ", holds since " + clock(p.Held)
 	case p.Holds && p.Waited:
 		text += ", holds since some time after that"
+	}
+	if p.Holds && !p.Until.IsZero() {
+		text += ", its hold is over, and the lock is free in " + short(max(0, p.Until.Sub(v.shown.Now)))
 	}
 	text += ", session " + p.Session
 	if p.Info != "" {
@@ -557,18 +652,20 @@ func waitText(w board.Wait) string {
 func (v *View) helpLines() []Line {
 	texts := []string{
 		"etcdlock top shows each lock, live. It writes nothing unless --allow says so.", "",
+		"HELD BY  +1 more: two hold together",
 		"HELD     how long its holder holds; <25s: less than that, it has waited before",
 		"WAIT     how many wait; LONGEST: how long the one that waits longest",
 		"KIND     excl, read 3 (three hold together), permit 2/5 (two of at most five)",
 		"LEASE    what is left of the holder's lease; red: renewals are late",
-		"NOTE     deadlock (? possible), late, recalled, kept (its hold is over), free", "",
+		"NOTE     deadlock (? possible), late, recalled, free, free in 20s (kept for so",
+		"         long, though its hold is over); in its order trouble comes first", "",
 		"Up Down PgUp PgDn Home End (k j g G)   move",
 		"Enter  one lock with its line          Esc   back",
 		"/ F4   filter: part of a name, owner, host or info;",
 		"       late, recalled, kept, waiting",
 		"< > F6 order                           w     which Session waits for which",
-		"t      time: a lane of the last minutes, as high as the lock was held, in the",
-		"       colour of its owner; x lost, r recalled, b broken here, / not known",
+		"t      time: a lane of the last minutes, in the colour of the owner, lower where",
+		"       the lock was held for a part of the time that a character stands for",
 		"Space  pause                           q F10 quit",
 		"r b    recall or break the holder, or in a line the place under the cursor",
 		"       (--allow recall,break)",
@@ -606,7 +703,7 @@ func kind(l *board.Lock) string {
 	case "read":
 		return fmt.Sprint("read ", l.Holding)
 	case "permit":
-		return fmt.Sprintf("perm %d/%d", weight(l), l.Limit)
+		return fmt.Sprintf("permit %d/%d", weight(l), l.Limit)
 	}
 	return l.Kind
 }
@@ -673,9 +770,9 @@ func leaseText(l board.Lease) string {
 		return "gone"
 	}
 	if l.Granted >= 1000 {
-		return fmt.Sprintf("%d/%dm", l.Left/60, l.Granted/60)
+		return fmt.Sprintf("%d of %dm", l.Left/60, l.Granted/60)
 	}
-	return fmt.Sprintf("%d/%ds", l.Left, l.Granted)
+	return fmt.Sprintf("%d of %ds", l.Left, l.Granted)
 }
 
 func number(n int) string {

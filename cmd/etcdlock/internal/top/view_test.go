@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -125,7 +126,7 @@ func lanes(width int, keys ...Key) *View {
 		ModRevision: rev + 1, Version: 2,
 		Value: []byte(`{"owner":"api-2","recall":{"id":"1","by":"ops","grace_ms":30000}}`)}
 	b.Apply(at(-10), rev+1, []*clientv3.Event{{Type: clientv3.EventTypePut, Kv: asked}})
-	v := &View{Width: width, Height: 9}
+	v := &View{Width: width, Height: 10}
 	v.Show(b.Picture(start, 0))
 	v.Remember(b.History(start, 0))
 	for _, k := range append(keys, 't') {
@@ -134,8 +135,8 @@ func lanes(width int, keys ...Key) *View {
 	return v
 }
 
-// The bars of an owner have one style in all lanes, and others have other ones. A marked row is the
-// one under the cursor.
+// The bars of an owner have one style in all lanes, which its name has, too, and others have other
+// ones. A marked row is the one under the cursor.
 func TestLanesHaveTheStylesOfOwners(t *testing.T) {
 	lines := lanes(80).Lines()
 	byStyle := func(line Line) (styles []Style) {
@@ -146,10 +147,13 @@ func TestLanesHaveTheStylesOfOwners(t *testing.T) {
 		}
 		return styles
 	}
-	leader := slices.Compact(byStyle(lines[4]))
+	leader := slices.Compact(byStyle(lines[5][3:]))
 	require.Equal(t, []Style{Owner, Owner + 1}, leader, "api-1, api-2")
-	require.Equal(t, Selected, lines[4][0].Style)
-	require.Len(t, slices.Compact(byStyle(lines[6])), 4, "each time another")
+	require.Equal(t, SelectedWarn, lines[5][0].Style, "it is recalled")
+	require.Equal(t, Piece{"api-2  ", leader[1]}, lines[5][1])
+	nightly := slices.Compact(byStyle(lines[7][3:]))
+	require.Len(t, nightly, 4, "each time another")
+	require.Equal(t, Piece{"api-7  ", nightly[3]}, lines[7][1])
 	v := lanes(80)
 	v.ASCII = true
 	require.Regexp(t, `(?m)^leader/billing +api-2 +/+ \S#+x#+r#+$`, text(v.Lines()))
@@ -159,31 +163,119 @@ func TestLanesHaveTheStylesOfOwners(t *testing.T) {
 
 // At each width a line above the lanes says what their marks mean, in the colours of these.
 func TestALegendSaysWhatLanesShow(t *testing.T) {
-	for width, held := range map[int]string{60: "█ held  gap", 80: "█ held, a colour an owner  gap",
-		200: "█ held, in the colour of its owner  gap"} {
+	for width, held := range map[int]string{60: "█ held  ▄ partly  x",
+		80:  "█ held  ▄ partly  gap free",
+		96:  "█ held, in its owner's colour  ▄ partly  gap free",
+		240: "▄ for a part of that time  gap nobody held it  x lost: its lease ended"} {
 		v := lanes(width)
-		legend := v.Lines()[2]
+		legend := v.Lines()[3]
 		require.LessOrEqual(t, legend.width(), width)
 		said := text([]Line{legend})
 		require.Contains(t, said, held)
-		for _, is := range []string{"gap (free|nobody)", "x lost", "b broken", "r recalled", "/ unk"} {
+		for _, is := range []string{"x lost", "b broken", "r recalled", "/ unk"} {
 			require.Regexp(t, `(^|  )`+is, said, width)
 		}
 		styles := make(map[string]Style)
 		for _, piece := range legend {
 			styles[piece.Text] = piece.Style
 		}
-		require.Equal(t, []Style{Owner, Bad, Bad, Warn, Faint},
-			[]Style{styles["█"], styles["x"], styles["b"], styles["r"], styles["/"]})
+		require.Equal(t, []Style{Owner, Owner, Bad, Bad, Warn, Faint}, []Style{styles["█"],
+			styles["▄"], styles["x"], styles["b"], styles["r"], styles["/"]})
 	}
 	v := lanes(80)
 	v.ASCII = true
-	require.Contains(t, text(v.Lines()), "# held")
-	v.Height = 7 // so that three locks have room, but not with the legend
+	require.Contains(t, text(v.Lines()), "# held  ; partly")
+	v.Height = 8 // so that three locks have room, but not with the legend
 	for _, k := range []Key{'t', End, 't'} {
 		v.Press(k)
 	}
 	require.Contains(t, text(v.Lines()), v.rows[2].Name, "the cursor stays in sight")
+}
+
+// The head of the lanes says which time stands where: a mark of the lane is below its time.
+func TestTheLanesHaveTimes(t *testing.T) {
+	for width, labels := range map[int][]string{60: {"5 min ago", "3 min"}, 80: {"5 min ago", "3 min",
+		"2 min"}, 200: {"5 min ago", "4 min", "3 min", "2 min", "1 min"}} {
+		v := lanes(width)
+		lines := strings.Split(text(v.Lines()), "\n")
+		axis, lane := []rune(lines[4]), []rune(lines[5])
+		require.True(t, strings.HasSuffix(lines[4], "now|"), lines[4])
+		require.Len(t, axis, width, "now is at the right end")
+		_, _, n := v.laneColumns()
+		at := func(label string) int { return strings.Index(lines[4], "|"+label) }
+		for _, label := range labels {
+			require.Equal(t, width-int(label[0]-'0')*n/5, at(label), "%s at %d", label, width)
+		}
+		lost := slices.Index(lane, 'x') // 1m40 ago
+		require.Greater(t, lost, at("2 min"))
+		require.InDelta(t, width-n/3, lost, 1)
+	}
+	v := lanes(80)
+	for since, first := range map[time.Duration]string{10 * time.Second: "|1 min ago",
+		100 * time.Second: "|2 min ago", time.Hour: "|10 min ago"} {
+		v.history.Since = v.shown.Now.Add(-since)
+		require.True(t, strings.HasPrefix(v.axis(50), first), v.axis(50))
+	}
+	for n := range 12 {
+		require.Len(t, v.axis(n), n)
+	}
+}
+
+// A line above the lanes says which holds were lost or broken, the newest first, as many as fit, or
+// that none was.
+func TestALineSaysWhichHoldsEndedBadly(t *testing.T) {
+	ends := func(v *View) Line { return v.Lines()[2] }
+	require.Equal(t, "api-1 lost leader/billing 1m40 ago, "+
+		"an operator broke migrations/schema 1m45 ago\n", text([]Line{ends(lanes(80))}))
+	require.Equal(t, Bad, ends(lanes(80))[1].Style)
+	require.Equal(t, "api-1 lost leader/billing 1m40 ago, and 1 more\n", text([]Line{ends(lanes(79))}))
+	v := lanes(80)
+	v.history.Past = append(v.history.Past, board.Past{Lock: "old", Owner: "a", Holds: true,
+		End: board.Lost, Gone: at(-301)}, board.Past{Lock: "waited", Owner: "a", End: board.Lost,
+		Gone: at(-1)}, board.Past{Lock: "new", Owner: "b", Holds: true, End: board.Lost, Gone: at(-1)})
+	require.Equal(t, "b lost new 1s ago, api-1 lost leader/billing 1m40 ago, and 1 more\n",
+		text([]Line{ends(v)}))
+	v.history.Past = nil
+	require.Equal(t, Line{{"no hold was lost or broken in the last 4m50", Faint}}, ends(v))
+}
+
+// What is wrong with a lock stays red or yellow in the row under the cursor, and in a line.
+func TestTroubleStaysInSightUnderTheCursor(t *testing.T) {
+	v := view(80, 24)
+	for _, c := range []struct {
+		lock        string
+		lease, note Style
+	}{{"stock/7", Selected, SelectedBad}, {"stock/9", Selected, SelectedBad},
+		{"orders/42", SelectedBad, SelectedBad}, {"leader/billing", Selected, SelectedWarn},
+		{"catalog", Selected, Selected}} {
+		row := v.Lines()[3+v.cursor]
+		require.Equal(t, c.lock, v.selected)
+		require.Equal(t, []Style{Selected, c.lease, c.note},
+			[]Style{row[0].Style, row[1].Style, row[2].Style}, c.lock)
+		v.Press('t')
+		require.Equal(t, c.note, v.Lines()[5+v.cursor][0].Style, c.lock)
+		v.Press('t')
+		v.Press(Down)
+	}
+	v = view(80, 24, '/', '4', '2', Enter, Enter)
+	require.Equal(t, SelectedBad, v.Lines()[3][0].Style, "its lease is late")
+}
+
+// However narrow the terminal is, what is wrong is said whole. First the kind gives way, then the
+// longest wait.
+func TestTroubleIsSaidWholeOnANarrowTerminal(t *testing.T) {
+	for width := 60; width <= 200; width++ {
+		v := view(width, 24)
+		lines := strings.Split(text(v.Lines()), "\n")
+		require.NotContains(t, lines[1], "~", width)
+		for _, note := range []string{"deadlock?", "late", "recalled", "free in 20s"} {
+			require.Regexp(t, `(?m) `+regexp.QuoteMeta(note)+`$`, strings.Join(lines[3:], "\n"), width)
+		}
+		kind, long := strings.Contains(lines[2], "KIND"), strings.Contains(lines[2], "LONGEST")
+		require.False(t, kind && !long, lines[2])
+		require.Equal(t, width >= 76, kind, width)
+		require.Equal(t, width >= 65, long, width)
+	}
 }
 
 // The newest end of the curve is in sight, however little room there is.
@@ -315,6 +407,8 @@ func TestGoldenScreens(t *testing.T) {
 	for name, v := range map[string]*View{
 		"list":     view(80, 24),
 		"wide":     view(120, 30),
+		"list-60":  view(60, 24),
+		"list-200": view(200, 24),
 		"small":    view(80, 8, End),
 		"order":    view(80, 24, '>', '>', '>'),
 		"detail":   view(100, 24, '>', Home, Enter),
@@ -422,6 +516,7 @@ func TestThePicturesAreThoseScreens(t *testing.T) {
 func svg(lines []Line, columns int) string {
 	const wide, high, gap = 8.4, 18, 12
 	fill := map[Style]string{Plain: "#d0d0d0", Bold: "#ffffff", Head: "#101418", Selected: "#101418",
+		SelectedWarn: "#101418", SelectedBad: "#101418",
 		Good: "#7ec97e", Warn: "#e0c060", Bad: "#ff7070", Faint: "#8a8f98",
 		Owner: "#3f8cff", Owner + 1: "#e8662a", Owner + 2: "#20d595", Owner + 3: "#dea0ee",
 		Owner + 4: "#d9f068", Owner + 5: "#818596"}
@@ -437,15 +532,16 @@ func svg(lines []Line, columns int) string {
 			at, n := gap+float64(x)*wide, cells.Width(piece.Text)
 			x += n
 			top := gap + y*high
-			if piece.Style == Head || piece.Style == Selected {
-				fmt.Fprintf(&out, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="#d0d0d0"/>`+"\n",
-					at, top, float64(n)*wide, high)
+			if ground := map[Style]string{Head: "#d0d0d0", Selected: "#d0d0d0", SelectedWarn: "#e0c060",
+				SelectedBad: "#ff7070"}[piece.Style]; ground != "" {
+				fmt.Fprintf(&out, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"/>`+"\n",
+					at, top, float64(n)*wide, high, ground)
 			}
 			if strings.TrimSpace(piece.Text) == "" {
 				continue
 			}
 			weight := ""
-			if piece.Style == Bold || piece.Style == Bad || piece.Style == Selected {
+			if slices.Contains([]Style{Bold, Bad, Selected, SelectedWarn, SelectedBad}, piece.Style) {
 				weight = ` font-weight="bold"`
 			}
 			fmt.Fprintf(&out, `<text x="%.1f" y="%d" textLength="%.1f" fill="%s"%s>%s</text>`+"\n", at,
