@@ -1,4 +1,5 @@
-// Package guard has the one mutex of a Session, and the group of its goroutines.
+// Package guard has the one mutex of a Session, the group of its goroutines, and the calls that
+// close it.
 //
 // Invariant: no call to etcd, to the user's code, or to the cancel function of a context happens
 // while the mutex is held. What has to be called is given to [Mutex.After].

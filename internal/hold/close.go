@@ -28,14 +28,14 @@ func (s *Session) Close(ctx context.Context) error {
 
 	s.mu.Lock()
 	switch {
-	case s.closing > 0:
+	case s.closing.UnderWayLocked():
 	case s.leases.ClosedLocked():
 		s.mu.Unlock()
 		return nil
 	default:
 		s.closeLocked()
 	}
-	s.closing++
+	s.closing.JoinLocked()
 	s.mu.Unlock()
 	return s.awaitClosed(ctx)
 }
@@ -64,28 +64,26 @@ func (s *Session) endAll() {
 	s.keys.EndOwners()
 }
 
-// awaitClosed waits until the Session is closed, in a call that s.closing counts. The work goes on
-// until the last call that waits for it has no time left.
+// awaitClosed waits until the Session is closed, in a call that has joined s.closing. The work goes
+// on until the last call that waits for it has no time left.
 func (s *Session) awaitClosed(ctx context.Context) error {
 	quiet := s.tasks.Idle()
 
 	var over error
-	select {
-	case <-quiet:
-	case <-ctx.Done():
-		if !s.isLastClosing() {
-			return errs.CloseUnconfirmed(attempt.Cause(ctx))
-		}
+	switch done, last := s.closing.Await(ctx, &s.mu, quiet); {
+	case last:
 		s.cancel() // makes every goroutine return
 		s.leases.WakeKeepers()
 		<-quiet
 		over = attempt.Cause(ctx)
+	case !done:
+		return errs.CloseUnconfirmed(attempt.Cause(ctx))
 	}
 	s.cancel()
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closing--
+	s.closing.LeaveLocked()
 	if err := cmp.Or(s.keys.LeftoverLocked(), s.leftoverErr); err != nil {
 		if over != nil && errors.Is(err, context.Canceled) { // by s.cancel
 			err = over
@@ -93,16 +91,4 @@ func (s *Session) awaitClosed(ctx context.Context) error {
 		return errs.CloseUnconfirmed(err)
 	}
 	return nil
-}
-
-// isLastClosing reports whether no other call waits until the Session is closed. Otherwise the
-// caller stops waiting here too.
-func (s *Session) isLastClosing() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing == 1 {
-		return true
-	}
-	s.closing--
-	return false
 }

@@ -197,7 +197,8 @@ func (m *Lock) SetInfo(ctx context.Context, info string) error {
 }
 
 // Close ends what m holds, and its waits, and removes its keys. It returns nil if its holds left
-// nothing behind.
+// nothing behind. The first call does that itself, in its own time. The calls beside it wait for
+// its result, and no work goes on for them: none joins a guard.Closing.
 func (m *Lock) Close(ctx context.Context) error {
 	s := m.s
 	ctx, stop := releaseContext(ctx, s, m.covers, CloseGrace)
@@ -208,9 +209,9 @@ func (m *Lock) Close(ctx context.Context) error {
 	s.mu.Lock()
 	underWay := m.closing
 	switch {
-	case s.closing > 0: // which frees all that m may have held
+	case s.closing.UnderWayLocked(): // which frees all that m may have held
 		m.closed = true
-		s.closing++
+		s.closing.JoinLocked()
 		s.mu.Unlock()
 		return s.awaitClosed(ctx)
 	case underWay != nil:

@@ -45,7 +45,7 @@ type Session struct {
 	waits       lasting               // the claims that wait
 	marked      markedLines
 	backLogged  time.Time // when it was last logged that etcd was set back
-	closing     int       // calls that wait until it is closed
+	closing     guard.Closing
 	stays       map[*stay]struct{}
 	leftoverErr error // why a lease was not given back from Close on, nil if all were
 }

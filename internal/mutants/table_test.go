@@ -3579,8 +3579,15 @@ var mutants = []mutant{
 	{
 		name:    "a second Close does not wait",
 		why:     "The Session is closed already, as the caller wants. But the program closes its client next, and the first Close cannot revoke the lease (rule 22).",
-		change:  in("hold.Session.Close").drop("case _.closing > 0"),
+		change:  in("hold.Session.Close").drop("case _.closing.UnderWayLocked()"),
 		killers: []killer{inArea("mutex", "TestACloseBesideAnotherWaitsAsWell")},
+	},
+	{
+		name:   "a Close that has no time left ends the work of the others",
+		why:    "Its caller wants an end. But another one has time, and its Close cannot revoke the lease (rule 22).",
+		change: in("guard.Closing.Await").replace("_.calls == 1", "true"),
+		killers: []killer{core("guard", "TestTheLastCallThatWaitsForACloseIsToldSo"),
+			inArea("mutex", "TestACloseBesideAnotherWaitsAsWell")},
 	},
 	{
 		name:    "Break takes a contender without a token",
