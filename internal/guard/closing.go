@@ -15,9 +15,9 @@ func (c *Closing) JoinLocked() { c.calls++ }
 // LeaveLocked counts it no more.
 func (c *Closing) LeaveLocked() { c.calls-- }
 
-// Await waits, in a call that has joined c, until over is closed, which is when the work is done, or
-// until ctx ends. Then the call leaves, unless it is the last one: that has to end the work, and
-// stays. A call that joins later waits for it, too.
+// Await waits, in a call that has joined c, until over is closed: the work is done. If ctx ends
+// before, the call leaves, unless it is the last one: that has to end the work, and stays. A call
+// that joins later waits for it, too.
 func (c *Closing) Await(ctx context.Context, m *Mutex, over <-chan struct{}) (done, last bool) {
 	select {
 	case <-over:
