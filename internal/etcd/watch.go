@@ -149,6 +149,8 @@ func (c *Conn) Watch(
 	if late {
 		broken.Unanswered()
 		c.tellSilent(on, started)
+	} else if w.fell == nil {
+		c.Light(time.Since(started))
 	}
 	w.unlink = context.AfterFunc(ctx, end)
 	return w

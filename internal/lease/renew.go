@@ -355,6 +355,7 @@ func (k *keeper) renew(started time.Time, r keepalive.Renewal) {
 	}
 	if err == nil {
 		p.etcd.Alive()
+		p.etcd.Light(time.Since(started))
 		if k.confirmed(started, sent, epoch, revision, resp) {
 			err = k.ask(sent, started.Add(r.Over.Most))
 		}

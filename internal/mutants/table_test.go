@@ -2037,6 +2037,18 @@ var mutants = []mutant{
 		killers: []killer{core("etcd/attempt", "TestAWindowGrowsBackAfterAStall")},
 	},
 	{
+		name:    "a slow disk counts as a busy etcd",
+		why:     "An answer that takes long asks for less. But on a disk that takes half a second for each write all of them take long, however few are under way, and the line of a fleet that starts fills slowly (rule 25).",
+		change:  in("attempt.limiter.answered").drop("_took < synced && _"),
+		killers: []killer{core("hold", "TestASlowDiskFillsTheLineSoon"), core("etcd/attempt", "TestAWindowGrowsByWhatWaitsForASlowDisk")},
+	},
+	{
+		name:    "a busy etcd counts as a slow disk",
+		why:     "Answers of half a second are soon enough for a lease. But where etcd has too much to do, more requests only make all wait longer, and hand-overs and renewals with them (rule 25).",
+		change:  in("attempt.limiter.answered").drop("_self.light <= _took / 2"),
+		killers: []killer{core("hold", "TestABusyEtcdGetsNoMoreForBeingSlow"), core("etcd/attempt", "TestAWindowGrowsByWhatWaitsForASlowDisk")},
+	},
+	{
 		name:    "waiters wait their turn behind grants",
 		why:     "Grants and reads are small, and one window bounds them together. But on a slow disk the grants of a fleet that starts take minutes, and the first in line waits behind them to see that it is first (rule 25).",
 		change:  in("attempt.limiter.window").replace("_ == Lease", "_self == nil"),

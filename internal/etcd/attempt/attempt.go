@@ -119,6 +119,12 @@ func (c *Caller) WatchTimeout(b Backoff) (d time.Duration) {
 // Alive notes that etcd has answered something other than an attempt.
 func (c *Caller) Alive() { c.link.with(func(m *limiter, now time.Time) { m.heard = now }) }
 
+// Light notes that etcd took that long for an answer that needs no disk: to a renewal, or that a
+// watch has begun.
+func (c *Caller) Light(took time.Duration) {
+	c.link.with(func(m *limiter, _ time.Time) { m.lightAnswered(took) })
+}
+
 // Seldom is limiter.seldom.
 func (c *Caller) Seldom(period time.Duration) (d time.Duration) {
 	c.link.with(func(m *limiter, _ time.Time) { d = m.seldom(period) })
@@ -387,6 +393,11 @@ const (
 	brisk      = 200 * time.Millisecond
 	slow       = 2 * time.Second
 	slowWindow = 4
+
+	// synced is above what an answer takes that waits for the writes of a slow disk. If it took no
+	// longer it lets one more attempt be under way, as a brisk one does, where the disk takes that
+	// time and not the requests themselves.
+	synced = slow * 3 / 4
 )
 
 // A limiter says how much may be sent to an etcd, and how soon, by what it has answered so
@@ -401,6 +412,14 @@ const (
 // start it grows while cheap leases are granted, and then as many puts begin at once, for which
 // etcd takes longer than the leases last. TestAMassStartSendsNoMoreThanEtcdAnswersSoon.)
 //
+// Invariant: by answers that are not brisk a window grows beyond firstWindow only while etcd takes
+// less than half as long for what needs no disk. Where a disk is slow each answer waits for it,
+// however few are under way, and as many as there are share one write. Where etcd has too much to
+// do everything waits for that, and the more so the more is under way. (Do not go by the shortest
+// answers of before, as TCP Vegas does. Etcd is never idle again once many clients have enough to
+// send, so a client that comes later takes the queue of the others for the way to etcd, and adds
+// as much to it. TestABusyEtcdGetsNoMoreForBeingSlow, TestASlowDiskFillsTheLineSoon.)
+//
 // Invariant: what waiters read waits for no grant. (Do not have one window for both: where the disk
 // takes a second for each write, the leases of a fleet that starts take minutes, the first in line
 // waits behind them to see that it is first, and nobody gets in. TestGrantsDelayNoHandOver.)
@@ -410,6 +429,7 @@ type limiter struct {
 	latest  [4]time.Duration // what the last few answers took, in a ring
 	answers int              // how many there were
 	turn    time.Duration    // how long the last attempt waited for its turn
+	light   time.Duration    // what answers that need no disk have taken of late, about the most
 	heard   time.Time        // when etcd last answered anything
 	served  time.Time        // when it last answered an attempt
 	spent   float64          // repeats that were sent, less what answers have paid back
@@ -446,6 +466,7 @@ func (m *limiter) paced(p Policy) *window {
 func (m *limiter) rest() {
 	m.puts.size, m.removals.size = firstWindow, firstRemovals
 	m.leases.size, m.others.size = firstWindow, firstWindow
+	m.light = slow
 }
 
 // lets reports whether an attempt may begin in w, and counts it there.
@@ -473,10 +494,14 @@ func (m *limiter) answered(w *window, sent, now time.Time) {
 		w = cmp.Or(w, &m.others)
 		w.halve(sent, now, min(w.size, slowWindow))
 	case w == nil || 2*w.under < w.size: // nothing is known of more
-	case took < brisk || w.size < firstWindow && took < slow/2:
+	case took < brisk || w.size < firstWindow && took < slow/2 || took < synced && m.light <= took/2:
 		w.size++
 	}
 }
+
+// lightAnswered notes that an answer took that long which needs no disk. A longer one of before
+// counts for a while, since only a few may be held up.
+func (m *limiter) lightAnswered(took time.Duration) { m.light = max(took, m.light*7/8) }
 
 // overloaded notes that etcd is overloaded, by an attempt of whatever policy: at now etcd
 // said so about a request sent at sent, or had not answered that request at all.

@@ -127,6 +127,36 @@ func TestAWindowGrowsWhileAnswersAreBriskAndItIsUsed(t *testing.T) {
 	require.Equal(t, firstWindow, m.others.size, "it has not let that begin")
 }
 
+// Where a renewal takes much less than a put, it is the disk that is slow, and more puts take no
+// longer. Until that is known, and where renewals take long, too, etcd may have too much to do.
+func TestAWindowGrowsByWhatWaitsForASlowDisk(t *testing.T) {
+	var m limiter
+	m.rest()
+	w, now := m.window(Put), time.Unix(1e9, 0)
+	grows := func(took time.Duration) bool {
+		before := w.size
+		w.under = w.size
+		m.answered(w, now.Add(-took), now)
+		return w.size > before
+	}
+	light := func(took time.Duration, times int) {
+		for range times {
+			m.lightAnswered(took)
+		}
+	}
+	require.False(t, grows(second), "nothing is known of the disk")
+	light(0, 2)
+	require.False(t, grows(second), "little is known of the disk")
+	light(0, 10)
+	require.True(t, grows(second))
+	require.True(t, grows(synced-1))
+	require.False(t, grows(synced), "the more there are the longer they take")
+	light(second*2/3, 1)
+	require.False(t, grows(second), "renewals take long, too")
+	light(second/10, 3)
+	require.True(t, grows(second))
+}
+
 func TestAWindowIsHalvedOnceForWhatWasSentBefore(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	at := func(seconds float64) time.Time {
