@@ -53,14 +53,19 @@ func (s *servers) goBack(tr *trial, path string, bump uint64) {
 // goBackAfter is goBack, with etcd away for a while.
 func (s *servers) goBackAfter(tr *trial, away time.Duration, path string, bump uint64) {
 	tr.Helper()
-	s.goBackAs(tr, away, path, bump, "etcd-cluster") // etcd's default
+	s.goBackAs(tr, away, path, way{bump, sameToken})
 }
 
-// goBackAs is goBackAfter with the token of the cluster that is started: another one gives it
-// another id.
-func (s *servers) goBackAs(
-	tr *trial, away time.Duration, path string, bump uint64, token string,
-) {
+// A way is one to restore a snapshot.
+type way struct {
+	bump  uint64 // --bump-revision, with --mark-compacted, without which etcdutl refuses it
+	token string // --initial-cluster-token: another one gives the cluster another id
+}
+
+const sameToken = "etcd-cluster" // etcd's default
+
+// goBackAs is goBackAfter, with the snapshot restored in a way.
+func (s *servers) goBackAs(tr *trial, away time.Duration, path string, w way) {
 	tr.Helper()
 	for i := range s.members {
 		s.kill(i)
@@ -74,9 +79,9 @@ func (s *servers) goBackAs(
 				SnapshotPath: path, Name: m.flag("--name"), OutputDataDir: dir,
 				PeerURLs:            []string{m.flag("--initial-advertise-peer-urls")},
 				InitialCluster:      m.flag("--initial-cluster"),
-				InitialClusterToken: token,
-				RevisionBump:        bump,
-				MarkCompacted:       bump > 0,
+				InitialClusterToken: w.token,
+				RevisionBump:        w.bump,
+				MarkCompacted:       w.bump > 0,
 			}))
 		}
 		s.restart(i)
@@ -335,13 +340,12 @@ func TestS30WhoHasLivedThroughASetBackLeavesTheHolderItsTime(t *testing.T) {
 func TestS46ARestoreByTheBookLetsNoTwoHold(t *testing.T) {
 	t.Parallel()
 	ways := []struct {
-		name  string
-		bump  uint64
-		token string
+		name string
+		way
 	}{
-		{"without flags", 0, "etcd-cluster"},
-		{"--bump-revision 1000000000 --mark-compacted", 1_000_000_000, "etcd-cluster"},
-		{"the same, and another --initial-cluster-token", 1_000_000_000, "restored-1"},
+		{"without flags", way{0, sameToken}},
+		{"--bump-revision 1000000000 --mark-compacted", way{1_000_000_000, sameToken}},
+		{"the same, and another --initial-cluster-token", way{1_000_000_000, "restored-1"}},
 	}
 	uses := []struct {
 		holds, waits use
@@ -350,9 +354,9 @@ func TestS46ARestoreByTheBookLetsNoTwoHold(t *testing.T) {
 		{exclusive, exclusive, "Lock"}, {exclusive, exclusive, "TryLock"}, {writing, writing, "Lock"},
 		{reading, writing, "Lock"}, {writing, reading, "Lock"}, {allOfThem, allOfThem, "Lock"},
 	}
-	for _, way := range ways {
+	for _, w := range ways {
 		for _, u := range uses {
-			name := fmt.Sprintf("%s; %s, then %s by %s", way.name, u.holds, u.waits, u.verb)
+			name := fmt.Sprintf("%s; %s, then %s by %s", w.name, u.holds, u.waits, u.verb)
 			t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 				prove(t, row{
 					id: "S46", name: name, quick: 1, full: 1, lanes: 2, noPeer: true,
@@ -369,18 +373,18 @@ func TestS46ARestoreByTheBookLetsNoTwoHold(t *testing.T) {
 					a.getsALease()
 					b.getsALease()
 					saved := s.save(tr)
-					if way.bump == 0 {
+					if w.bump == 0 {
 						writeOthers(tr, s.client(tr), 200) // else nothing shows that they are gone
 						b.getsALease()
 					}
 					a.locks()
 					tr.phase(holds)
-					if way.bump == 0 {
+					if w.bump == 0 {
 						tr.forgets()
 					}
 					proxy.Refuse()
 					proxy.Reset()
-					s.goBackAs(tr, 100*time.Millisecond, saved, way.bump, way.token)
+					s.goBackAs(tr, 100*time.Millisecond, saved, w.way)
 					served := now()
 					begins := func() *wait { return b.starts(context.Background()) }
 					if u.verb == "TryLock" {
@@ -397,6 +401,89 @@ func TestS46ARestoreByTheBookLetsNoTwoHold(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// S46, where the revision says nothing: it was raised by no more than etcd may have written
+// meanwhile, or others have written as much since. Another sign shows the set-back, and the next
+// gets in once the holder, which is cut off, knows that its hold is over.
+//
+//	etcd is started anew | a snapshot | a holds, b is in the line or is not | both are cut off |
+//	etcd is killed, restored, and started; others write | b comes back, and gets in
+func TestS46ARestoreWhoseRevisionSaysNothingLetsNoTwoHold(t *testing.T) {
+	t.Parallel()
+	const (
+		holds = 7 * ttl
+		must  = holds + 5*time.Second // b knows, or may assume, that TTL
+	)
+	for _, w := range []struct {
+		name   string
+		starts int  // of etcd before: each begins a term, which a restored etcd has yet to reach
+		waits  bool // b is in the line
+		bump   uint64
+		writes int // of others, before b comes back
+	}{
+		{"Raft's terms begin anew", 3, false, 1000, 0},
+		{"the key of a waiter is gone without an event", 0, true, 1000, 0},
+		{"the key of a waiter was never there", 0, true, 0, 200},
+	} {
+		t.Run(strings.ReplaceAll(w.name, " ", "-"), func(t *testing.T) {
+			prove(t, row{
+				id: "S46", name: w.name, quick: 1, full: 1, lanes: 2, noPeer: true,
+				fault: fmt.Sprintf("etcd restored from a snapshot before the hold, its revision raised by %d; "+
+					"%d writes of others; %s", w.bump, w.writes, w.name),
+				must: fmt.Sprintf("0 overlaps; the next in <= %v after etcd is back", must),
+			}, func(tr *trial) {
+				s := startServers(tr, 1)
+				for range w.starts {
+					s.kill(0)
+					s.restart(0)
+					s.serves()
+				}
+				admin := s.client(tr)
+				var proxies []*etcdtest.Proxy
+				open := func(who string) *party {
+					proxy := etcdtest.NewProxy(tr, s.endpoints()[0])
+					proxies = append(proxies, proxy)
+					p := tr.partyOf(who, s.client(tr, func(cfg *clientv3.Config) {
+						cfg.Endpoints = []string{proxy.Addr()}
+					}), holds)
+					p.mends(proxy.Heal)
+					p.getsALease()
+					return p
+				}
+				a, b := open("a"), open("b")
+				saved := s.save(tr)
+				a.locks()
+				var next *wait
+				if w.waits {
+					next = b.starts(context.Background())
+					tr.lineIs(admin, 2)
+				}
+				tr.phase(holds)
+				if w.bump == 0 {
+					tr.forgets()
+				}
+				for _, proxy := range proxies {
+					proxy.Refuse()
+					proxy.Reset()
+				}
+				s.goBackAs(tr, 100*time.Millisecond, saved, way{w.bump, sameToken})
+				writeOthers(tr, s.client(tr), w.writes)
+				b.heals()
+				served := now()
+				if next == nil {
+					next = b.starts(context.Background())
+				}
+				next.getsIn(2 * time.Minute)
+				took := next.at - served
+				tr.figures.longest("time until the next got in", took)
+				tr.must(took <= must, "b got in %v after etcd was back", took)
+				a.loses(patience)
+				tr.must(side.Ours.Lost(a.releases(patience)), "a is not told of its loss")
+				b.unlocks()
+			})
+		})
 	}
 }
 
@@ -420,7 +507,7 @@ func TestS46TheRunbookOfARestoreLetsNoTwoHold(t *testing.T) {
 		b.getsALease()
 		saved := s.save(tr)
 		a.locks()
-		s.goBackAs(tr, holds+time.Second, saved, 1_000_000_000, "restored-1")
+		s.goBackAs(tr, holds+time.Second, saved, way{1_000_000_000, "restored-1"})
 		served := now()
 		a.loses(patience)
 		c := tr.partyOf("c", s.client(tr), holds).starts(context.Background())
