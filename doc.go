@@ -44,7 +44,7 @@
 //
 //	trustedUntil = attemptStarted + grantedTTL - margin
 //
-// Term by term:
+// Here:
 //
 //   - attemptStarted is when the last acknowledged grant or renewal was sent, not when its answer
 //     came: etcd starts to count at some time in between. It is read from the monotonic clock. If
@@ -56,7 +56,7 @@
 //
 // At trustedUntil a timer ends the hold. Each check also compares the clock: if the process was
 // paused and the timer has not run yet, the check finds that the hold has ended. A late answer
-// revives nothing. docs/ttl.md helps to choose.
+// revives nothing. See docs/ttl.md.
 //
 // # Waiting
 //
@@ -75,14 +75,15 @@
 //
 // An uncontended Lock is one request and one Raft entry, and so is Unlock. TryLock of a taken name
 // is one read, or nothing if the same Session holds it. A hand-over is the release and one event. A
-// [Session] costs one renewal per third of the TTL, for any number of names. Idle holds and waits
-// cost little more. See docs/performance.md.
+// [Session] costs one renewal per third of the TTL, for any number of names. See
+// docs/performance.md.
 //
 // # Panics
 //
-// If an interceptor, credentials, or a wrapped KV, Lease or Watcher panics, or calls
-// runtime.Goexit, each call that waits for that request does the same, with the same value, and
-// leaves nothing behind that blocks others. Where no call waits, the request is sent again.
+// If an interceptor, credentials, or a wrapped KV, Lease or Watcher panics or calls
+// runtime.Goexit, each call that waits for that request does the same, and leaves nothing behind
+// that blocks others. Where no call waits, the request is sent again. (What opens the stream of
+// watches is in clientv3's goroutine, and ends the process.)
 //
 // The modules etcdlockprom and etcdlockotel turn a [Trace] into metrics and spans. Package
 // etcdlocktest is an etcd in memory for tests. docs/cookbook.md has recipes.

@@ -215,13 +215,13 @@ func (k *Keys) decideDoubts() {
 }
 
 // decideBy decides about lines by the key that was put last, in a time. If etcd's history does not
-// tell, the doubt goes on until it ends.
+// tell, the doubt goes on until it ends. (Do not log one that no answer has ended: it is over.)
 func (k *Keys) decideBy(doubted []*Place, key string, put int64, most time.Duration) {
 	ctx, cancel := context.WithTimeout(k.ctx, most)
 	defer cancel()
 	epoch := k.etcd.Epoch()
 	was := k.etcd.WasThere(ctx, key, put)
-	if !was && k.ctx.Err() == nil && k.etcd.Epoch() == epoch {
+	if !was && ctx.Err() == nil && k.etcd.Epoch() == epoch {
 		k.MayBeSetBack(fmt.Sprintf("%s, put at revision %d, is gone, and no event tells why", key, put),
 			most)
 	}

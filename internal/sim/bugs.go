@@ -99,6 +99,7 @@ func newSuffering(seed uint64, side Side, b bug) *world {
 	// A read from before a revision that the client knows looks like an etcd that was set back, and
 	// what a follower is told may go back with it.
 	w.watched = w.watched && b != staleReads
+	w.judge.goesBack = w.judge.goesBack || b == staleReads
 	w.judge.mayGoBack = w.judge.mayGoBack || b == staleReads
 	if b == lostEvents {
 		w.peer = -1 // it would wait for ever

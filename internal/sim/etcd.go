@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -50,11 +51,12 @@ type Cluster struct {
 	election *time.Timer   // running while the leader has no majority
 	changed  chan struct{} // closed, and replaced, whenever something changes
 	// of the check for expired leases; 0 means that leases expire to the instant
-	step     time.Duration
-	entry    time.Duration  // how long a leader takes for one entry; 0 if it takes all at once
-	combined int            // transactions that came as parts of one
-	repeat   time.Duration  // how much later some transactions come again; 0 if none does
-	loses    map[string]int // how many answers to transactions are lost, by process
+	step      time.Duration
+	entry     time.Duration  // how long a leader takes for one entry; 0 if it takes all at once
+	compacted atomic.Bool    // by Compact
+	combined  int            // transactions that came as parts of one
+	repeat    time.Duration  // how much later some transactions come again; 0 if none does
+	loses     map[string]int // how many answers to transactions are lost, by process
 	// onlyReleases says that of all requests only releases that put nothing come again.
 	onlyReleases bool
 	rates        map[string]float64
@@ -300,6 +302,7 @@ func (c *Cluster) MoveLeader() {
 
 // Compact forgets what was before the current revision.
 func (c *Cluster) Compact() {
+	c.compacted.Store(true)
 	c.operate(func() { _ = c.store.Compact(c.store.Rev()) })
 }
 

@@ -20,31 +20,32 @@ import (
 
 // The invariants, as a violation names them.
 const (
-	overlap  = "two believe to hold a lock"
-	expired  = "a key went while its holder believed"
-	notFirst = "Lock returned, but its key is not first in line"
-	tokens   = "tokens do not grow"
-	overtook = "a goroutine overtook another of its Session"
-	untruth  = "Unlock did not tell the truth"
-	harm     = "something of another's was removed"
-	renewal  = "a lease was renewed after its loss"
-	wrote    = "a TryLock wrote, and found the lock taken"
-	noticed  = "a loss was not noticed in time"
-	lostIt   = "a hold ended, and nothing was wrong"
-	lateCall = "a call did not return with its context"
-	gaveUp   = "a call gave up"
-	stuck    = "a waiter does not get in"
-	left     = "something was left behind"
-	late     = "a newcomer got in past one that had waited"
-	tooSoon  = "a goroutine got in before another of its Session had unlocked"
-	worn     = "one joined by a key whose lease is not renewed in time"
-	mistaken = "a hold has the key of another kind"
-	noGrace  = "a recalled hold did not have its grace"
-	untold   = "SetInfo did not tell the truth, or a key does not"
-	noReason = "a wait asked a contender that holds nothing, does not listen, or was asked before"
-	early    = "a name was free before the least time of its hold"
-	astray   = "a follower was led astray"
-	measured = "a hold did not end with its longest time"
+	overlap   = "two believe to hold a lock"
+	expired   = "a key went while its holder believed"
+	notFirst  = "Lock returned, but its key is not first in line"
+	tokens    = "tokens do not grow"
+	overtook  = "a goroutine overtook another of its Session"
+	untruth   = "Unlock did not tell the truth"
+	harm      = "something of another's was removed"
+	renewal   = "a lease was renewed after its loss"
+	wrote     = "a TryLock wrote, and found the lock taken"
+	noticed   = "a loss was not noticed in time"
+	lostIt    = "a hold ended, and nothing was wrong"
+	lateCall  = "a call did not return with its context"
+	gaveUp    = "a call gave up"
+	foundBack = "a set-back was found where there was none"
+	stuck     = "a waiter does not get in"
+	left      = "something was left behind"
+	late      = "a newcomer got in past one that had waited"
+	tooSoon   = "a goroutine got in before another of its Session had unlocked"
+	worn      = "one joined by a key whose lease is not renewed in time"
+	mistaken  = "a hold has the key of another kind"
+	noGrace   = "a recalled hold did not have its grace"
+	untold    = "SetInfo did not tell the truth, or a key does not"
+	noReason  = "a wait asked a contender that holds nothing, does not listen, or was asked before"
+	early     = "a name was free before the least time of its hold"
+	astray    = "a follower was led astray"
+	measured  = "a hold did not end with its longest time"
 )
 
 const (
@@ -80,6 +81,7 @@ type judge struct {
 	faulty  func() bool // there are faults, or were a moment ago
 
 	calm      bool          // nothing goes wrong
+	goesBack  bool          // etcd is set back
 	mayGoBack bool          // or a key may be deleted
 	peaceful  bool          // no hold may be lost
 	asking    bool          // waits may ask the holder to give way

@@ -50,7 +50,7 @@ type session struct {
 // opens opens another Session of the process, and returns its number.
 func (p *process) opens(r *rand.Rand) (number int, s session) {
 	opts, most := p.w.sharing(r)
-	opts = append(opts, p.w.judge.watchesSetBacks(p.name))
+	opts = append(opts, p.w.judge.watchesSetBacks(p.name)...)
 	if p.side.judged {
 		opts = append(opts, p.w.ttls(r)...)
 	}

@@ -2,7 +2,9 @@ package sim
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/etcdlock/etcdlock"
@@ -20,12 +22,17 @@ type setBackOf struct {
 	knew    map[string]int64 // by process: the highest token that it had had
 }
 
-// watchesSetBacks has a Session of a process tell the judge of set-backs.
-func (j *judge) watchesSetBacks(process string) etcdlock.SessionOption {
-	return etcdlock.WithTrace(&etcdlock.Trace{
+// watchesSetBacks has a Session of a process tell the judge of set-backs, and of signs of one that
+// are no proof. Where etcd was not set back none comes up. (But a process that learns by its lease
+// that an operator has revoked it, and asks a history that was compacted, cannot tell.)
+func (j *judge) watchesSetBacks(process string) []etcdlock.SessionOption {
+	trace := &etcdlock.Trace{
 		SetBack: func(_ context.Context, e etcdlock.SetBackEvent) {
 			j.mu.Lock()
 			defer j.mu.Unlock()
+			if j.counts(process) && !j.goesBack {
+				j.violatedLocked(foundBack, "%s", process)
+			}
 			j.noteLocked("%s has noticed that etcd was set back: no new hold until %.4fs", process,
 				e.Until.Sub(j.began).Seconds())
 			j.noticed[process] = time.Now()
@@ -34,8 +41,40 @@ func (j *judge) watchesSetBacks(process string) etcdlock.SessionOption {
 				j.delayed = e.Until
 			}
 		},
-	})
+	}
+	logger := slog.New(doubts{told: func(r slog.Record) {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		var why []string
+		r.Attrs(func(a slog.Attr) bool {
+			why = append(why, a.String())
+			return true
+		})
+		j.noteLocked("%s: %s: %v", process, r.Message, why)
+		if j.counts(process) && !j.goesBack && !(j.mayGoBack && j.cluster.compacted.Load()) {
+			j.violatedLocked(foundBack, "%s: %s: %v", process, r.Message, why)
+		}
+	}})
+	return []etcdlock.SessionOption{etcdlock.WithTrace(trace), etcdlock.WithLogger(logger)}
 }
+
+// doubts is a slog.Handler of those lines that say that etcd may have been set back.
+type doubts struct {
+	slog.Handler // nil: the rest is not asked
+	told         func(slog.Record)
+}
+
+func (d doubts) Enabled(_ context.Context, level slog.Level) bool { return level == slog.LevelWarn }
+
+func (d doubts) Handle(_ context.Context, r slog.Record) error {
+	if strings.HasSuffix(r.Message, "etcd may have been set back") {
+		d.told(r)
+	}
+	return nil
+}
+
+func (d doubts) WithAttrs([]slog.Attr) slog.Handler { return d }
+func (d doubts) WithGroup(string) slog.Handler      { return d }
 
 // mayNotKnowLocked reports whether the process of b, which began to hold after a set-back, need not
 // have noticed that.

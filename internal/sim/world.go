@@ -180,6 +180,7 @@ func newWorld(seed uint64, side Side) *world {
 	w.judge = newJudge(side, w.cluster)
 	w.judge.calm = w.scenario == calm
 	w.judge.peaceful = w.scenario == calm || w.scenario == silent
+	w.judge.goesBack = w.scenario == setBack
 	w.judge.mayGoBack = w.scenario == setBack || w.scenario == operator
 	w.judge.strict = w.scenario == operator && seed/4%2 == 0
 	w.judge.faulty = w.faulty

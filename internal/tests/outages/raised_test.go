@@ -3,7 +3,9 @@ package outages
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -250,24 +252,45 @@ func TestAnOperatorIsNoSetBack(t *testing.T) {
 	}
 }
 
-// A lease is unknown to etcd, and etcd has compacted the revision of its key, so its history does
-// not tell why: calls are told of a doubt, and not of a set-back.
+// A lease is unknown to etcd. Either etcd has compacted the revision of its key, so its history
+// does not tell why, or etcd does not answer: calls are told of a doubt, and not of a set-back. The
+// log has a doubt that goes on, and none that is over.
 func TestACallIsToldThatEtcdMayHaveBeenSetBack(t *testing.T) {
-	const why = "etcd may have been set back, and a hold from before may last for "
-	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
-		a := tests.SessionOf(t, etcd, "a")
-		held := takes(t, takings["Lock"], a)
-		etcd.RevokeLease(a.Lease())
-		etcd.DeleteKey("something else")
-		etcd.Compact()
-		<-held.hold.Done()
-		require.ErrorIs(t, held.unlock(t.Context()), etcdlock.ErrLost)
-		_, err := a.TryLock(t.Context(), "n")
-		require.ErrorIs(t, err, etcdlock.ErrLocked)
-		require.ErrorContains(t, err, `etcdlock: lock "n": `+why)
-		_, err = a.Lock(tests.Within(t, 2*time.Second), "n")
-		require.ErrorContains(t, err, `etcdlock: lock "n": 1st in line, `+why)
-		in := tests.SoonOr(t, takesLater(t, takings["Lock"], a), "it does not get in")
-		require.NoError(t, in.unlock(t.Context()))
-	})
+	const (
+		why = "etcd may have been set back, and a hold from before may last for "
+		log = "etcd may have been set back"
+	)
+	for _, answers := range []bool{true, false} {
+		t.Run(fmt.Sprint("answers ", answers), func(t *testing.T) {
+			tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+				var lines strings.Builder
+				a := tests.SessionOf(t, etcd, "a", etcdlock.WithLogger(
+					slog.New(slog.NewTextHandler(&lines, nil))))
+				held := takes(t, takings["Lock"], a)
+				etcd.RevokeLease(a.Lease())
+				if answers {
+					etcd.DeleteKey("something else")
+					etcd.Compact()
+				} else {
+					etcd.Intercept(func(c fake.Call) fake.Effect {
+						return fake.Effect{Drop: len(c.Gets) > 0 && len(c.Puts) == 0}
+					})
+				}
+				<-held.hold.Done()
+				require.ErrorIs(t, held.unlock(t.Context()), etcdlock.ErrLost)
+				if answers {
+					_, err := a.TryLock(t.Context(), "n")
+					require.ErrorIs(t, err, etcdlock.ErrLocked)
+					require.ErrorContains(t, err, `etcdlock: lock "n": `+why)
+				}
+				_, err := a.Lock(tests.Within(t, 2*time.Second), "n")
+				require.ErrorContains(t, err, why)
+				time.Sleep(tests.TTL)
+				etcd.Intercept(nil)
+				in := tests.SoonOr(t, takesLater(t, takings["Lock"], a), "it does not get in")
+				require.NoError(t, in.unlock(t.Context()))
+				require.Equal(t, answers, strings.Contains(lines.String(), log))
+			})
+		})
+	}
 }
