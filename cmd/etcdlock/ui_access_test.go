@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -40,35 +41,74 @@ func TestThePageIsAccessible(t *testing.T) {
 	check("the graph")
 }
 
-// Printed, the page has all its locks, dark on white, and nothing to press.
+// Printed, the page has all its locks, dark on white, and nothing to press. Paper is narrower than
+// the screen for which the rows were placed, and no script runs once its width is known.
 func TestThePagePrints(t *testing.T) {
 	p := fleet()
 	for i := range 60 {
 		p.stood("shard/"+string(rune('a'+i%26))+string(rune('a'+i/26)), "worker", "", 50, 0)
 	}
+	for i := range 70 {
+		p.stood("shard/aa", fmt.Sprint("waiter-", i), "", 40, 0)
+	}
 	b := newBrowser(t, 1280, 800)
 	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
 	b.shows("#space .row", "leader/billing")
-	b.sized(1280, "dark")
+	paper := func(width int, script string) {
+		t.Helper()
+		b.sized(1280, "dark")
+		b.async(`setTimeout(() => {
+			dispatchEvent(new Event("beforeprint"))
+			window.paints ||= paint
+			paint = () => {}
+			done()
+		}, 300)`, nil)
+		b.sized(width, "dark")
+		b.call("POST", "/goog/cdp/execute", map[string]any{"cmd": "Emulation.setEmulatedMedia",
+			"params": map[string]any{"media": "print"}}, nil)
+		var wrong []string
+		b.async(`setTimeout(() => {`+script+`
+			const style = getComputedStyle(document.body)
+			if (style.color !== "rgb(27, 31, 36)" || style.backgroundColor !== "rgb(255, 255, 255)")
+				wrong.push(style.color + " on " + style.backgroundColor)
+			for (const e of document.querySelectorAll("input, select, button:not(.head button)"))
+				if (e.offsetParent) wrong.push("it prints " + e.outerHTML)
+			paint = window.paints
+			dispatchEvent(new Event("afterprint"))
+			done(wrong)
+		}, 300)`, &wrong)
+		require.Empty(t, wrong, "%d wide", width)
+	}
+	for _, width := range []int{718, 1280} { // A4 upright, and wider
+		paper(width, `
+			const wrong = [], rows = [...document.querySelectorAll("#space .row")].filter(e => e.offsetParent)
+			if (rows.length !== 70) wrong.push(rows.length + " rows")
+			const box = document.querySelector("#space").getBoundingClientRect()
+			if (rows.at(-1).getBoundingClientRect().bottom > box.bottom + 1) wrong.push("rows are cut")
+			rows.reduce((a, b) => {
+				if (a.getBoundingClientRect().bottom > b.getBoundingClientRect().top + 1) wrong.push("rows overlap")
+				return b
+			})
+			const times = [...document.querySelectorAll(".axis")].filter(e => e.offsetParent)
+			const now = times[0].lastElementChild.getBoundingClientRect().right
+			const drawn = document.querySelector("#space .row .lane .length").getBoundingClientRect()
+			if (times.length !== 1 || Math.abs(drawn.right - now) > 12) wrong.push("the lane ends at " + drawn.right + ", now is " + now)`)
+	}
+	b.sized(1280, "light")
 	b.call("POST", "/goog/cdp/execute", map[string]any{"cmd": "Emulation.setEmulatedMedia",
-		"params": map[string]any{"media": "print"}}, nil)
-	var wrong []string
-	b.async(`dispatchEvent(new Event("beforeprint")); setTimeout(() => {
-		const wrong = [], rows = [...document.querySelectorAll("#space .row")].filter(e => e.offsetParent)
-		if (rows.length !== 70) wrong.push(rows.length + " rows")
-		if (rows.at(-1).getBoundingClientRect().bottom > document.documentElement.scrollHeight) wrong.push("rows are cut")
-		rows.reduce((a, b) => {
-			if (a.getBoundingClientRect().bottom > b.getBoundingClientRect().top + 1) wrong.push("rows overlap")
-			return b
-		})
-		const style = getComputedStyle(document.body)
-		if (style.color !== "rgb(27, 31, 36)" || style.backgroundColor !== "rgb(255, 255, 255)")
-			wrong.push(style.color + " on " + style.backgroundColor)
-		for (const e of document.querySelectorAll("input, select, header button, #alerts button"))
-			if (e.offsetParent) wrong.push("it prints " + e.outerHTML)
-		done(wrong)
-	}, 300)`, &wrong)
-	require.Empty(t, wrong)
+		"params": map[string]any{"media": ""}}, nil)
+	b.eval(`[...document.querySelectorAll("#space .row")]
+		.find(e => e.dataset.name === "shard/aa").click()`, nil)
+	b.shows("#line tbody tr", "waits 70")
+	paper(718, `
+		const wrong = [], dialog = document.getElementById("detail"), box = dialog.getBoundingClientRect()
+		const rows = [...dialog.querySelectorAll("tbody tr")].map(e => e.getBoundingClientRect())
+		if (rows.length !== 71) wrong.push(rows.length + " places")
+		if (box.top < 0 || rows[0].top < box.top) wrong.push("the first places are cut: " + box.top)
+		if (rows.at(-1).bottom > box.bottom) wrong.push("the last places are cut")
+		if (box.left < 0 || box.right > innerWidth) wrong.push("it is wider than the paper")
+		if (getComputedStyle(dialog).position === "fixed") wrong.push("it is on each page")
+		for (const e of document.querySelectorAll("header, main")) if (e.offsetParent || e.offsetHeight) wrong.push("it prints what is behind")`)
 }
 
 // All texts of the head stand on one baseline, where they are in one row.

@@ -142,7 +142,8 @@ func TestThePageIsLive(t *testing.T) {
 	b.shows("#alerts p", "Nobody holds a lock")
 
 	first := e.holds(t, "orders/42", etcdlock.WithOwner("api-7"), etcdlock.WithRecall(time.Minute))
-	b.shows("#space .row", `^orders/42 \| api-7 \(.*\) \| \d+s \|  \|  \| exclusive \| \d+/15s \| $`)
+	b.shows("#space .row",
+		`^orders/42 \| api-7 \(.*\) \| \d+s \|  \|  \| exclusive \| \d+ of 15s \| $`)
 	second, err := etcdlock.NewMutex(e.client, "orders/42", etcdlock.WithOwner("api-8"))
 	require.NoError(t, err)
 	t.Cleanup(func() { second.Close(context.Background()) })

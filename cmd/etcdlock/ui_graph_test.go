@@ -44,13 +44,43 @@ func TestThePageAndItsPictures(t *testing.T) {
 	b.high(1280, 560, "light")
 	b.shows("#space .row", `(?m)^leader/billing `)
 	b.shows("#alerts p", "Possible deadlock")
-	b.shows("#scale", "^Last 10 min")
+	b.shows(".head .axis", "^10 min ago")
 	b.picture("ui.png")
 	b.high(1040, 620, "light")
 	b.press("#waits")
 	b.shows("#edges li", "Possible deadlock: picker-")
 	b.eval(`document.activeElement.blur()`, nil)
 	b.picture("ui-waits.png")
+}
+
+// Several cycles are one line above the list, with their number, at each width. It opens the graph,
+// which has each of them in red.
+func TestThePageCountsSeveralCycles(t *testing.T) {
+	p := newPast(60)
+	for i := range 3 {
+		a, b := fmt.Sprintf("stock/%d/a", i), fmt.Sprintf("stock/%d/b", i)
+		first, second := fmt.Sprintf("picker-%d-first", i), fmt.Sprintf("picker-%d-second", i)
+		p.stood(a, first, "", 50, 0)
+		p.stood(b, second, "", 49, 0)
+		p.stood(a, second, "", 48, 0)
+		p.stood(b, first, "", 47, 0)
+	}
+	b := newBrowser(t, 1280, 800)
+	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
+	for _, width := range widths {
+		b.sized(width, "light")
+		b.shows("#alerts p", `^3 possible deadlocks \| Show$`)
+		var high float64
+		b.eval(`return document.getElementById("alerts").getBoundingClientRect().height`, &high)
+		require.Less(t, high, 48.0, "one line at %d", width)
+		b.press("#alerts button")
+		b.shows("#edges li.bad", `(?s)^(Possible deadlock: picker-\d-[^\n]*\n?){3}$`)
+		var seen graphSeen
+		b.async(graphLooks, &seen)
+		require.Empty(t, seen.Wrong, width)
+		require.Equal(t, 12, seen.Red, "four arrows of each")
+		b.press("#done")
+	}
 }
 
 // However many wait, at most 30 nodes are drawn.
@@ -89,7 +119,7 @@ func TestThePageDrawsALongLineOfSessionsThatAreInOthers(t *testing.T) {
 	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
 	b.shows("#space .row", "stock")
 	b.press("#waits")
-	b.shows("#drawnmore", "^Rounded boxes are Sessions. .* holds it. $")
+	b.shows("#drawnmore", "^Rounded boxes are Sessions, .* before each in line. $")
 	var seen graphSeen
 	b.async(graphLooks, &seen)
 	require.Empty(t, seen.Wrong)

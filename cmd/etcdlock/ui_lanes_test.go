@@ -183,8 +183,9 @@ func TestThePageShowsLanes(t *testing.T) {
 		}
 	}
 	var head string
-	b.eval(`return document.getElementById("scale").textContent`, &head)
-	require.Regexp(t, `^Last 10 min, known for 9m3\d$`, head)
+	b.eval(`return [...document.querySelector(".head .axis").children]
+		.map(e => e.textContent).join(" ")`, &head)
+	require.Regexp(t, `^10 min ago known for 9m3\d now$`, head)
 
 	b.sized(1280, "light")
 	// The pointer, and keys, go from bar to bar.
@@ -214,8 +215,8 @@ func TestThePageShowsLanes(t *testing.T) {
 	require.True(t, dialog.Shown)
 	require.Greater(t, dialog.High, 60.0)
 	require.Greater(t, dialog.Wide, .9)
-	require.Equal(t, []string{"billing-1 (vm-1:4001)", "billing-2 (vm-2:4002)", "how many wait",
-		"lost: its lease ended", "unknown"}, dialog.Legend)
+	require.Equal(t, []string{"billing-1 (vm-1:4001)", "billing-2 (vm-2:4002)",
+		"how many wait, up to 1", "lost: its lease ended", "unknown"}, dialog.Legend)
 	b.types("#time svg", "\ue012\ue012")
 	b.shows("#tip", `^billing-1 `)
 	b.press("#close")
@@ -252,7 +253,7 @@ func TestThePageSaysWhatTheLanesShow(t *testing.T) {
 				"lost: its lease ended|broken by an operator|recalled: asked to give it back|unknown"
 			switch {
 			case width < 950:
-				words = "10m|held|free|wait|lost|broken|recalled|unknown"
+				words = "held|free|wait|lost|broken|recalled|unknown"
 			case width < 1200:
 				words = "held|free|wait|lost|broken|recalled|unknown"
 			}
@@ -286,7 +287,7 @@ const legendLooks = `requestAnimationFrame(() => setTimeout(() => {
 	})
 	const above = document.querySelector("#list").getBoundingClientRect()
 	if (first.bottom > above.top || first.bottom < above.top - 60) wrong.push("it is not above the lanes")
-	if (document.querySelector(".lane text, .lane li")) wrong.push("a lane has words")
+	for (const e of document.querySelectorAll(".lane text, .lane li")) if (!/^\d*$/.test(e.textContent)) wrong.push("a lane has words")
 	for (const kind of ["c0", "c1", "length", "lost", "broken", "recalled", "unknown"]) {
 		const mark = document.querySelector("#marks ." + kind), drawn = document.querySelector(".lane ." + kind)
 		const [a, b] = [mark, drawn].map(e => getComputedStyle(e))
@@ -296,6 +297,62 @@ const legendLooks = `requestAnimationFrame(() => setTimeout(() => {
 	}
 	done({Wrong: wrong, Words: all.map(e => [...e.childNodes].filter(n => n.nodeType === 3 || n.offsetParent)
 		.map(n => n.textContent).join("")).join("|")})
+}, 300))`
+
+// The lanes have times at their ends, at each width, and the curve of each has its scale: a number
+// where the most have waited, which the line of the lock says in words.
+func TestTheLanesOfThePageHaveScales(t *testing.T) {
+	p := fleet()
+	for i := range 12 {
+		p.stood("zz/late-peak", fmt.Sprint("late-", i), "", 12-float64(i), 0)
+	}
+	b := newBrowser(t, 1280, 800)
+	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
+	b.shows("#space .row", "leader/billing")
+	for _, width := range widths {
+		for _, scheme := range []string{"light", "dark"} {
+			b.sized(width, scheme)
+			var wrong []string
+			b.async(scales, &wrong)
+			require.Empty(t, wrong, "at %d, %s", width, scheme)
+		}
+	}
+	b.eval(`[...document.querySelectorAll("#space .row")]
+		.find(e => e.dataset.name === "reports/invoices-2026-11").click()`, nil)
+	b.shows("#legend li", "how many  | , up to 7")
+	b.shows("#begin", "^10 min ago, known for")
+}
+
+// scales is what is wrong with the times and numbers of the lanes of the fleet.
+const scales = `requestAnimationFrame(() => setTimeout(() => {
+	const wrong = [], most = {"reports/invoices-2026-11": "7", "stock/4711": "1", "leader/billing": "1",
+		"cron/expire-carts": "", "zz/late-peak": "11"}
+	const axes = [...document.querySelectorAll(".axis")].filter(e => e.offsetParent)
+	if (axes.length !== 1) return done([axes.length + " lines of times"])
+	const [from, , to] = [...axes[0].children].map(e => e.getBoundingClientRect())
+	if (axes[0].textContent.replace(/known for \d+m\d+/, " ") !== "10 min ago now") wrong.push(axes[0].textContent)
+	const said = [...axes[0].children].filter(e => e.offsetParent && e.textContent).map(e => e.getBoundingClientRect())
+	said.forEach((b, i) => { if (i && b.left < said[i - 1].right + 4) wrong.push("times touch") })
+	if (axes[0].scrollWidth > axes[0].clientWidth) wrong.push("times are cut")
+	const colour = e => getComputedStyle(e)
+	for (const row of document.querySelectorAll("#space .row")) {
+		if (!row.offsetParent) continue
+		const svg = row.querySelector(".lane svg"), lane = svg.getBoundingClientRect(), name = row.dataset.name
+		if (Math.abs(from.left - lane.left) > 2 || Math.abs(to.right - lane.right) > 2) wrong.push("the times are not above " + name)
+		if (from.bottom > lane.top && name === document.querySelector("#space .row").dataset.name) wrong.push("the times are below")
+		const number = svg.querySelector("text"), box = number.getBoundingClientRect()
+		if (name in most && number.textContent !== most[name]) wrong.push(name + " has the scale " + number.textContent)
+		if (!number.textContent) continue
+		if (parseFloat(colour(number).fontSize) < 11) wrong.push("small: " + name)
+		if (box.left < lane.left || box.right > lane.right + .5) wrong.push("cut: the scale of " + name)
+		if (colour(number).fill !== colour(document.body).color) wrong.push("faint: " + name)
+		if (colour(number).stroke !== colour(row).backgroundColor && colour(row).backgroundColor !== "rgba(0, 0, 0, 0)")
+			wrong.push("the ground of the scale of " + name)
+		const peak = [...svg.querySelector(".length").getAttribute("d").matchAll(/H([\d.]+)V([\d.]+)/g)].find(m => m[2] === "1.0")
+		const at = lane.left + Number(peak[1])
+		if (Math.min(Math.abs(box.left - at), Math.abs(box.right - at)) > 6) wrong.push("the scale of " + name + " is not at its peak")
+	}
+	done(wrong)
 }, 300))`
 
 // The page says who recalls: above the list, in the line, and in the lane, of what has gone, too.

@@ -193,6 +193,118 @@ func TestThePageFitsEachWidth(t *testing.T) {
 	require.True(t, strings.HasPrefix(icon, "data:image/svg+xml,"), icon)
 }
 
+// Ten thousand locks, whose names and owners are long, wide, from right to left and joined, fit at
+// each width and in both schemes, at the top, in the middle and at the end of the list: each cell
+// is one line, none touches another, and the page does not scroll sideways.
+func TestThePageFitsTenThousandForeignLocks(t *testing.T) {
+	p := newPast(60)
+	for i := range 10_000 {
+		name := fmt.Sprint(foreign[i%len(foreign)], "/", i)
+		p.stood(name, foreign[(i+i/10)%len(foreign)], "", 50, 0)
+		if i%97 == 0 {
+			p.stood(name, foreign[i%len(foreign)]+"/next", "", 40, 0)
+		}
+	}
+	for i := range p.sessions {
+		p.then(0, func() { p.board.Heard(time.Now(), int64(i+1), 999, 999) })
+	}
+	b := newBrowser(t, 1280, 800)
+	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
+	b.shows("#counts", "^10000 locks, 10000 held, 104 waiting")
+	for _, width := range widths {
+		for _, scheme := range []string{"light", "dark"} {
+			b.sized(width, scheme)
+			var wrong []string
+			b.async(rowsFit, &wrong)
+			require.Empty(t, wrong, "at %d, %s", width, scheme)
+		}
+	}
+}
+
+// rowsFit is what is wrong with the rows of many locks.
+const rowsFit = `const wrong = [], list = document.getElementById("list"), range = document.createRange()
+	const all = new Set(), look = part => {
+		const rows = [...document.querySelectorAll("#space .row")].filter(r => r.offsetParent)
+		const box = list.getBoundingClientRect(), high = rows[0].offsetHeight
+		const seen = rows.filter(r => r.getBoundingClientRect().top < box.bottom && r.getBoundingClientRect().bottom > box.top)
+		if (seen.length < Math.floor(box.height / high)) wrong.push("only " + seen.length + " rows at " + part)
+		if (document.documentElement.scrollWidth > innerWidth || list.scrollWidth > list.clientWidth) wrong.push("it scrolls sideways")
+		for (const row of rows) {
+			all.add(row.dataset.name)
+			const cells = [...row.children].filter(c => c.offsetParent && c.textContent && c.className !== "lane")
+			for (const c of cells) {
+				range.selectNodeContents(c)
+				const lines = [...range.getClientRects()].filter(r => r.width), a = c.getBoundingClientRect()
+				if (Math.max(...lines.map(r => r.top)) > Math.min(...lines.map(r => r.bottom))) wrong.push("two lines: " + c.textContent)
+				if (c.scrollWidth > c.clientWidth + 1) wrong.push("cut: " + c.textContent)
+				for (const d of cells) {
+					const b = d.getBoundingClientRect(), beside = a.top < b.bottom - 1 && b.top < a.bottom - 1
+					if (c !== d && beside && a.left < b.right + 4 && b.left < a.right + 4) wrong.push(c.textContent + " touches " + d.textContent)
+				}
+			}
+			const [name, , , , , , lease] = row.children, whole = row.dataset.name
+			if (!/^99\d of 999s$/.test(lease.textContent)) wrong.push("no lease: " + whole)
+			if (!name.textContent.endsWith(whole.slice(-3))) wrong.push("no end: " + name.textContent + " of " + whole)
+			if (name.textContent !== whole && name.title !== whole) wrong.push("no title: " + whole)
+		}
+	}
+	const parts = [0, .5, 1], next = () => {
+		if (!parts.length) {
+			if (all.size < 30) wrong.push("only " + all.size + " locks")
+			return done([...new Set(wrong)].slice(0, 20))
+		}
+		const part = parts.shift()
+		list.scrollTop = part * (list.scrollHeight - list.clientHeight)
+		requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(() => { look(part); next() }, 100)))
+	}
+	requestAnimationFrame(() => setTimeout(next, 200))`
+
+// On a phone and a tablet, which have no heads, a label says what a number is: in the list, and in
+// the line of a lock. On a screen the heads do.
+func TestThePageHasLabelsWhereItHasNoHeads(t *testing.T) {
+	p := fleet()
+	b := newBrowser(t, 1280, 800)
+	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
+	b.shows("#space .row", "leader/billing")
+	b.eval(`[...document.querySelectorAll("#space .row")]
+		.find(e => e.dataset.name === "reports/invoices-2026-11").click()`, nil)
+	b.shows("#line tbody tr", "holds")
+	for _, width := range widths {
+		b.sized(width, "light")
+		var wrong []string
+		b.async(labels, &wrong)
+		require.Empty(t, wrong, "at %d", width)
+	}
+}
+
+// labels is what is wrong with the labels, by the room that stands before or behind a text.
+const labels = `requestAnimationFrame(() => setTimeout(() => {
+	const wrong = [], pen = document.createElement("canvas").getContext("2d"), range = document.createRange()
+	const narrow = innerWidth < 950, room = (cell, label, behind) => {
+		const style = getComputedStyle(cell), box = cell.getBoundingClientRect()
+		range.selectNodeContents(cell)
+		const text = range.getBoundingClientRect()
+		pen.font = style.font
+		const has = behind ? box.right - text.right : text.left - box.left - parseFloat(style.paddingLeft)
+		return {is: has >= pen.measureText(label).width - 1, none: has < 2}
+	}
+	if (!!document.querySelector(".head").offsetParent === narrow) wrong.push("heads of the list")
+	if (!!document.querySelector("#line thead").offsetParent === narrow) wrong.push("heads of the line")
+	let n = 0
+	for (const td of document.querySelectorAll("#line tbody td")) {
+		if (!td.dataset.head || !td.textContent) continue
+		n++
+		const label = room(td, td.dataset.head + " ")
+		if (narrow ? !label.is : !label.none) wrong.push(td.dataset.head + " of " + td.textContent)
+	}
+	if (n < 30) wrong.push("only " + n + " numbers")
+	const waits = [...document.querySelectorAll("#space .row")].filter(r => r.offsetParent)
+		.map(r => r.children[3]).filter(c => c.textContent)
+	if (waits.length !== 3) wrong.push(waits.length + " locks with waiters")
+	for (const c of waits) if (narrow !== room(c, " wait", true).is) wrong.push("wait of " + c.textContent)
+	done(wrong)
+}, 300))`
+
 // Before the first event the page says that it connects, and not that nothing is held.
 func TestThePageSaysThatItConnects(t *testing.T) {
 	e := newEtcd(t)
