@@ -382,6 +382,27 @@ func TestThePageSaysWhoRecalls(t *testing.T) {
 	b.shows("#alerts p", "^2 recalled$")
 }
 
+// A lock that is kept though its hold is over says when it is free, in the list and in its line.
+func TestThePageSaysWhenAKeptLockIsFree(t *testing.T) {
+	p := newPast(60)
+	kv := p.stood("nightly", "cron-1", "", 50, 0)
+	p.events = append(p.events, event{at: p.ago(10), tell: func(rev int64) *clientv3.Event {
+		value := fmt.Appendf(nil, `%s,"until":%q}`, kv.Value[:len(kv.Value)-1],
+			p.ago(-90).UTC().Format(time.RFC3339Nano))
+		return &clientv3.Event{Type: clientv3.EventTypePut, Kv: &mvccpb.KeyValue{Key: kv.Key,
+			Value: value, CreateRevision: kv.CreateRevision, ModRevision: rev, Version: 2,
+			Lease: kv.Lease}}
+	}})
+	p.stood("orders/42", "api-7", "", 40, 0)
+	b := newBrowser(t, 1280, 800)
+	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
+	b.shows("#space .row", `(?m)^nightly .* free in [78]\ds$`)
+	b.types("#filter", "kept")
+	b.shows("#space .row", `^nightly [^\n]*$`)
+	b.press("#space .row")
+	b.shows("#line tbody tr", `^free in [78]\ds \| cron-1 `)
+}
+
 // keys presses keys where the focus is.
 func (b *browser) keys(text string) {
 	b.t.Helper()
