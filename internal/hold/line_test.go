@@ -109,7 +109,7 @@ func TestAHoldThatIsOverByTheClockIsNotToldAsTheHolder(t *testing.T) {
 // A waiter that may have the turn beside its owner gets it by the very Unlock of what has changed,
 // whatever that is: no other event may ever come.
 func TestAWaiterIsLetInByTheUnlockOfWhateverChanges(t *testing.T) {
-	for seed := range uint64(race.Fewer(300, 60)) {
+	for seed := range uint64(race.Watched(race.Fewer(300, 60), 15)) {
 		synctest.Test(t, func(t *testing.T) {
 			defer func() {
 				if t.Failed() {

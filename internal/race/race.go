@@ -12,10 +12,11 @@ const WholeEnv = "ETCDLOCK_WHOLE"
 // detector does not watch.
 var Whole = !enabled && os.Getenv(WholeEnv) != ""
 
-// Watched returns less if the race detector watches, and otherwise n. It is for what takes minutes
-// with it, and has goroutines in the same places in each round.
+// Watched returns less if the race detector watches and the environment does not ask for all
+// rounds, and otherwise n. It is for what takes minutes with it, and has goroutines in the same
+// places in each round.
 func Watched(n, less int) int {
-	if enabled {
+	if enabled && os.Getenv(WholeEnv) == "" {
 		return less
 	}
 	return n
