@@ -40,13 +40,16 @@ var (
 	atMost = flag.Duration("for", 0, "begin no more seeds after this time, if it is not 0")
 	stride = flag.Uint64("stride", 0,
 		"run one of so many of -seeds, in this very process: how others are started")
-	ofFamily = flag.Uint64("family-seeds", uint64(race.Fewer(200, 24)),
+	ofFamily = flag.Uint64("family-seeds", uint64(race.Watched(race.Fewer(200, ofEach), 6)),
 		"how many schedules TestSimulationOfTheFamily runs")
 	sumFile = flag.String("sum", "",
 		"file that keeps the sum of what has run, and from which a later run of the same seeds goes on")
 	goroutines = flag.Int("goroutines", 1, "how many times as many goroutines each Session has")
 	whole      = flag.Bool("log", false, "print what happened, too")
 )
+
+// ofEach is how many schedules of the family have something of each kind happen.
+const ofEach = 24
 
 // clientv3's watches wait on this channel, which nobody closes. A goroutine that waits on a
 // channel from outside its bubble stops the bubble's time, so each bubble has its own
@@ -192,7 +195,7 @@ func TestSimulationOfTheFamily(t *testing.T) {
 		"followers saw %d changes; %d transactions were parts of one",
 		all.Modes, all.Beside, all.Several, all.Terms, all.Recalls, all.Heeded, all.Asked, all.Told,
 		all.Outlasted, all.Longest, all.Seen, all.Combined)
-	if t.Failed() || *atMost > 0 {
+	if t.Failed() || *atMost > 0 || *ofFamily < ofEach {
 		return
 	}
 	for _, k := range []kind{alone{}, read{}, permit{}} {
