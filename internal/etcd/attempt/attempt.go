@@ -420,6 +420,10 @@ const (
 // send, so a client that comes later takes the queue of the others for the way to etcd, and adds
 // as much to it. TestABusyEtcdGetsNoMoreForBeingSlow, TestASlowDiskFillsTheLineSoon.)
 //
+// (Do not have the window of the reads grow so. They write nothing, and where thousands have just
+// lined up each looks at a long line: hundreds of looks at once make renewals late.
+// TestAWindowGrowsByWhatWaitsForASlowDisk.)
+//
 // Invariant: what waiters read waits for no grant. (Do not have one window for both: where the disk
 // takes a second for each write, the leases of a fleet that starts take minutes, the first in line
 // waits behind them to see that it is first, and nobody gets in. TestGrantsDelayNoHandOver.)
@@ -465,8 +469,7 @@ func (m *limiter) paced(p Policy) *window {
 // rest forgets how fast etcd was, since there were no requests for a while.
 func (m *limiter) rest() {
 	m.puts.size, m.removals.size = firstWindow, firstRemovals
-	m.leases.size, m.others.size = firstWindow, firstWindow
-	m.light = slow
+	m.leases.size, m.others.size, m.light = firstWindow, firstWindow, slow
 }
 
 // lets reports whether an attempt may begin in w, and counts it there.
@@ -494,7 +497,8 @@ func (m *limiter) answered(w *window, sent, now time.Time) {
 		w = cmp.Or(w, &m.others)
 		w.halve(sent, now, min(w.size, slowWindow))
 	case w == nil || 2*w.under < w.size: // nothing is known of more
-	case took < brisk || w.size < firstWindow && took < slow/2 || took < synced && m.light <= took/2:
+	case took < brisk || w.size < firstWindow && took < slow/2 ||
+		w != &m.others && took < synced && m.light <= took/2:
 		w.size++
 	}
 }

@@ -155,6 +155,12 @@ func TestAWindowGrowsByWhatWaitsForASlowDisk(t *testing.T) {
 	require.False(t, grows(second), "renewals take long, too")
 	light(second/10, 3)
 	require.True(t, grows(second))
+
+	for _, w = range []*window{&m.leases, &m.removals} {
+		require.True(t, grows(second))
+	}
+	w = &m.others
+	require.False(t, grows(second), "reads share no write")
 }
 
 func TestAWindowIsHalvedOnceForWhatWasSentBefore(t *testing.T) {
