@@ -21,6 +21,18 @@ const (
 	MostBytes = 6 << 20
 )
 
+const (
+	// firstPage is how many keys the first request reads: etcd puts the answer together before the
+	// client can refuse it, and nothing is known of the values.
+	firstPage = 64
+
+	// pageBytes is what a later request is to bring, by what the one before has brought.
+	pageBytes = MostBytes / 4
+
+	// growth is how many times as many keys as the one before a request reads at most.
+	growth = 16
+)
+
 // A Reading is all keys that begin with a prefix, as they were at one revision.
 type Reading struct {
 	Keys     []*mvccpb.KeyValue
@@ -28,9 +40,9 @@ type Reading struct {
 	Cluster  uint64
 }
 
-// ReadKeys reads all keys that begin with prefix, a page at a time: fewer keys where an answer
-// would have more than the client's MaxCallRecvMsgSize, which gRPC refuses before it reads it.
-// Values that are too long for a contender's are dropped.
+// ReadKeys reads all keys that begin with prefix, a page at a time: fewer keys where they are
+// long. Values that are too long for a contender's are dropped. The client's MaxCallRecvMsgSize is
+// MostBytes, so gRPC refuses a longer answer before it reads it.
 func ReadKeys(ctx context.Context, kv clientv3.KV, prefix string, page int64) (Reading, error) {
 	for {
 		read, err := readAt(ctx, kv, prefix, page)
@@ -42,19 +54,22 @@ func ReadKeys(ctx context.Context, kv clientv3.KV, prefix string, page int64) (R
 
 func readAt(ctx context.Context, kv clientv3.KV, prefix string, page int64) (r Reading, err error) {
 	from, end := bounds(prefix)
-	limit := page
+	limit := min(page, firstPage)
 	for {
-		resp, err := kv.Get(ctx, from,
-			clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(r.Revision))
-		for isTooLong(err) && limit > 1 {
-			limit = max(1, limit/4)
-			resp, err = kv.Get(ctx, from,
-				clientv3.WithRange(end), clientv3.WithLimit(limit), clientv3.WithRev(r.Revision))
+		resp, bytes, err := readPage(ctx, kv, from, clientv3.WithRange(end), clientv3.WithLimit(limit),
+			clientv3.WithRev(r.Revision))
+		if isTooLong(err) && limit > 1 {
+			limit = max(1, limit/growth)
+			continue
+		}
+		if isTooLong(err) {
+			resp, bytes, err = readPage(ctx, kv, from, clientv3.WithRange(end), clientv3.WithLimit(1),
+				clientv3.WithRev(r.Revision), clientv3.WithKeysOnly())
+			bytes += MostBytes
 		}
 		if err != nil {
 			return Reading{}, err
 		}
-		line.DropLong(resp.Kvs...)
 		if r.Revision == 0 {
 			r.Revision, r.Cluster = resp.Header.Revision, resp.Header.ClusterId
 		}
@@ -63,7 +78,22 @@ func readAt(ctx context.Context, kv clientv3.KV, prefix string, page int64) (r R
 			return r, nil
 		}
 		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+		limit = max(1, min(page, growth*limit, int64(len(resp.Kvs))*pageBytes/bytes))
 	}
+}
+
+// readPage reads some keys, and returns how long they and their values are.
+func readPage(
+	ctx context.Context, kv clientv3.KV, from string, opts ...clientv3.OpOption,
+) (resp *clientv3.GetResponse, bytes int64, err error) {
+	if resp, err = kv.Get(ctx, from, opts...); err != nil {
+		return nil, 0, err
+	}
+	for _, e := range resp.Kvs {
+		bytes += int64(len(e.Key) + len(e.Value))
+	}
+	line.DropLong(resp.Kvs...)
+	return resp, max(bytes, 1), nil
 }
 
 // isTooLong reports whether the client has refused an answer for its length. (etcd has errors of
