@@ -689,7 +689,8 @@ func (c *Conn) FollowConnection(lost, found func()) (end func()) {
 	if n.followers[f] = struct{}{}; len(n.followers) == 1 {
 		var following context.Context
 		following, n.end = context.WithCancel(context.Background())
-		go n.follow(following, conn, conn.GetState()) // what changes from now on is told
+		state := conn.GetState() // what changes from now on is told
+		go func() { n.follow(following, conn, state) }()
 	}
 	return func() { n.forget(f) }
 }

@@ -21,7 +21,8 @@ import (
 // where no operator is: if the answer to a release is lost, a hold without a watch, which is
 // younger than a second or one of many, is not confirmed any more; one with a watch is. In 150
 // seeds of both simulations these were 88 of 15,500 releases, and 25 more were confirmed by a
-// watch.
+// watch. On etcd they were none of 322 in the chaos of row S10, and 9 of 18 in row S13, which loses
+// the answer to the release of a hold that has just begun.
 //
 // A release that moves its key leaves it there. If such a key is gone before its time is over, or
 // was put over, another request did that: before a copy has moved the key, and the hold was lost,
