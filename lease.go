@@ -254,7 +254,7 @@ func (s *Session) lockAll(ctx context.Context, names []string, w hold.Request) (
 
 // Close ends every hold and every wait of the Session, releases all keys by revoking the lease, and
 // stops every goroutine but that of a hook that blocks. The contexts of the holds end with the
-// cause [ErrClosed], and the waits return it.
+// cause [ErrClosed], without a margin: let the work stop before. The waits return ErrClosed.
 //
 // It returns nil if nothing is left behind, and when the Session was closed before.
 // [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all the same, its

@@ -185,9 +185,10 @@ func (m *Mutex) do(
 //
 // fn gets a context that ends with the hold (see [Mutex.Context]). Lead releases the lock only
 // after fn has returned: a leader that was asked to end, by ctx or by a [Recall], has no successor
-// meanwhile. Only if the lock is lost, or [WithMaxHold] ends the hold, another process may lead
-// before that. Then Lead queues anew, behind all waiters, after a pause: about 100 ms, doubled up
-// to 30 s each time that fn returns within the granted TTL, and 100 ms again after a longer term.
+// meanwhile. Only if the lock is lost, or [WithMaxHold] or Close ends the hold, another process may
+// lead before that. Then Lead queues anew, behind all waiters, after a pause: about 100 ms, doubled
+// up to 30 s each time that fn returns within the granted TTL, and 100 ms again after a longer
+// term.
 //
 // An error of fn does not end Lead, nor does a panic, or a loss of the lock. [WithLogger] and
 // Trace.Led report each, a panic with its stack: without them a fn that always fails is called
@@ -490,13 +491,12 @@ func (m candidate) traceLed(ctx context.Context, token int64, took time.Duration
 // version of this package that knows no readers. There is no upgrade and no downgrade: Lock inside
 // a read, and RLock inside a write, return [ErrDeadlock], also with [WithReentrancy].
 //
-// The readers of one [Session] share one key in etcd. The second reader costs at most a read and a
-// watch, and further readers nothing. A writer waits for the reads that began before it came, and
-// for about the time of one event.
+// The readers of one [Session] share one key in etcd. A writer waits for the reads that began
+// before it came, and for about the time of one event.
 //
-// A writer's token is higher than the tokens of all holds before it, and lower than the tokens of
-// all holds after it, readers included. docs/fencing.md says how a resource refuses late writes and
-// reads.
+// A writer's token is higher than those of all holds before it, and lower than those of all holds
+// after it, readers included, but for holds with its key ([WithHandoff]). docs/fencing.md says how
+// a resource refuses late writes and reads.
 type RWMutex struct {
 	_ noCopy
 
@@ -594,7 +594,6 @@ func (rw *RWMutex) Close(ctx context.Context) error {
 //
 // The permits of a process that has died come back with its lease. While contenders disagree on
 // the limit the lowest limit in line counts, so a new limit may be rolled out process by process.
-// The logger warns once for each other limit.
 //
 // Holds of permits overlap, so a token says nothing about other holds. If the permits of a process
 // are lost, another may get them while the first still works: more than the limit are at work until

@@ -160,12 +160,12 @@ func WithSafetyMargin(d time.Duration) SessionOption {
 }
 
 // WithRestoreDelay sets how long a Session that has noticed a restore or a wipe of etcd waits at
-// least before its next hold, at names in whose line it had no exclusive place (for reads, nor a
-// read's), or had not read all TTLs: the longest TTL of all processes. The default is a minute. It
-// always waits for its own TTL, those of its client's leases, and those that it read. Not covered:
-// a process that starts after the restore; a longer TTL than that of a holder which the Session
-// never met; and, where the Session had no place in line, a raise that etcd could have reached by
-// writing since the Session last heard from it.
+// least before its next hold at a new key, at names in whose line it had no exclusive place (for
+// reads, nor a read's), or had not read all TTLs: the longest TTL of all processes. The default is
+// a minute. It always waits for its own TTL, those of its client's leases, and those that it read.
+// Not covered: a process that starts after the restore; a holder with a longer TTL that the Session
+// never met; and, where the Session had no place in line, a revision that etcd could have reached
+// by writing since the Session last heard from it.
 func WithRestoreDelay(d time.Duration) SessionOption {
 	return sessionOption("WithRestoreDelay", func(c *hold.Config) error {
 		c.RestoreDelay = d
