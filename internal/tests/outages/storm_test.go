@@ -96,8 +96,8 @@ func sent(etcd *fake.Server, methods ...string) func() int {
 	return func() int { return count() - before }
 }
 
-// However many Unlocks fail at once, each sends one request, and all together send no more than one
-// Unlock would in their place.
+// However many Unlocks fail at once, each sends one request. Then all together send a few after
+// each pause, which is as long as that of one Unlock would be.
 func TestACrowdOfUnlocksThatFailAtOnceIsNoStorm(t *testing.T) {
 	for _, n := range []int{1, 100, race.Fewer(10_000, 2_000)} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
