@@ -31,7 +31,8 @@
 // writes to etcd, put [Mutex.IsOwner] in the If of the transaction.
 //
 // If an operator takes the key away ([Break], a revoked lease), only the token protects until the
-// holder learns it. [Recall] gets a lock back from a living holder without such an overlap.
+// holder learns it. So it is if a leader of etcd that was stopped ends a lease (docs/promises.md).
+// [Recall] gets a lock back from a living holder without such an overlap.
 //
 // When etcd is restored or wiped, tokens may start again. A Session that notices this begins no
 // hold before each older one must have ended; [WithRestoreDelay] has what is not covered, and
@@ -73,17 +74,17 @@
 //
 // # Cost
 //
-// An uncontended Lock is one request and one Raft entry, and so is Unlock. TryLock of a taken name
-// is one read, or nothing if the same Session holds it. A hand-over is the release and one event. A
-// [Session] costs one renewal per third of the TTL, for any number of names. See
+// With a lease, an uncontended Lock is one request and one Raft entry, and so is Unlock. TryLock of
+// a taken name is one read, or nothing if the same Session holds it. A hand-over is the release and
+// one event. A [Session] costs one renewal per third of the TTL, for any number of names. See
 // docs/performance.md.
 //
 // # Panics
 //
-// If an interceptor, credentials, or a wrapped KV, Lease or Watcher panics or calls
-// runtime.Goexit, each call that waits for that request does the same, and leaves nothing behind
-// that blocks others. Where no call waits, the request is sent again. (What opens the stream of
-// watches is in clientv3's goroutine, and ends the process.)
+// If an interceptor, credentials, or a wrapped KV, Lease or Watcher panics or calls runtime.Goexit,
+// each call that waits for that request does the same, and leaves nothing behind that blocks
+// others. Where no call waits, the request is sent again. (What opens the stream of watches is in
+// clientv3's goroutine, and ends the process.) Calls wait for such code that ignores its context.
 //
 // The modules etcdlockprom and etcdlockotel turn a [Trace] into metrics and spans. Package
 // etcdlocktest is an etcd in memory for tests. docs/cookbook.md has recipes.

@@ -31,10 +31,10 @@ var (
 	// program, and nothing else has happened.
 	ErrNotHeld = errors.New("etcdlock: not held")
 
-	// ErrLost says that the hold ended before its release, so another contender may have held the lock
-	// meanwhile. It comes as a [*LostError]. The work in the critical section was not protected from
-	// the moment of the loss. Unlock a lost hold, too: until then its Session lets no other of its
-	// goroutines in.
+	// ErrLost says that the hold ended before its release, so another contender may have held the
+	// lock meanwhile. It comes as a [*LostError]. The work was not protected from the moment of the
+	// loss. Unlock a lost hold, too: until then its Session lets no other of its goroutines in (but
+	// for permits).
 	ErrLost = errors.New("etcdlock: lost")
 
 	// ErrUnconfirmed says that etcd did not confirm a release in time. The release goes on in the
@@ -55,7 +55,7 @@ var (
 	// Lock, and a read in a read, by [WithReentrancy].
 	ErrDeadlock = errors.New("etcdlock: the context already comes from a hold of this lock")
 
-	// ErrClosed says that the Mutex, RWMutex or Semaphore, or its Session, was closed. Make a new one.
+	// ErrClosed says that the Mutex, RWMutex or Semaphore, or its Session, was closed.
 	ErrClosed = errors.New("etcdlock: closed")
 
 	// ErrNotRun says that Do or a method like it did not call its function. The error also wraps the
@@ -75,9 +75,9 @@ var (
 	ErrUnavailable = errors.New("etcdlock: no answer from etcd")
 
 	// ErrRecalled says that a hold has ended because it was recalled and its grace is over. It comes
-	// as a [*RecalledError], the cause of the hold's context. The key is still there: no other
-	// contender gets in before Unlock, which says nil if the hold was whole. Stop the work, and
-	// unlock.
+	// as a [*RecalledError], the cause of the hold's context. The key is still there: unless it is
+	// lost, no other contender gets in before Unlock, which says nil if the hold was whole. Stop the
+	// work, and unlock.
 	ErrRecalled = errors.New("etcdlock: recalled")
 
 	// ErrNotRecallable says that a contender does not listen to [Recall]: it was made without
@@ -89,9 +89,9 @@ var (
 // of them. If etcd did not answer whether the key was deleted or put over, the loss is both.
 // docs/runbook.md says where to look.
 var (
-	// ErrExpired says that etcd acknowledged no renewal of the lease for the TTL less the safety
-	// margin. If etcd refused the renewals, the error wraps its answer. Lock again. If it comes often,
-	// etcd is too slow for the TTL.
+	// ErrExpired says that etcd acknowledged no renewal that was sent within the last TTL less the
+	// safety margin. If etcd refused the renewals, the error wraps its answer. Lock again. If it comes
+	// often, etcd is too slow for the TTL.
 	ErrExpired = errors.New("etcdlock: not renewed in time")
 
 	// ErrSuspended says that the wall clock ran ahead of the monotonic one by more than was left: the

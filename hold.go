@@ -122,9 +122,9 @@ func (h *Hold) Names() []string {
 }
 
 // IsOwner returns one comparison per held name, for the If of an etcd transaction. They are true
-// only while the keys of this very hold exist, whatever clocks say. Once the hold has ended none is
-// true. (A key that readers of one Session share exists until the last has unlocked.) See
-// [Mutex.IsOwner] for two writes of one hold.
+// only while the keys of this very hold exist, whatever clocks say. Those made after its end are
+// never true. (A key may outlast its hold: by readers who share it, [WithHandoff], [WithLinger],
+// [WithMinHold].) See [Mutex.IsOwner] for two writes of one hold.
 func (h *Hold) IsOwner() []clientv3.Cmp {
 	if h == nil || h.h.Hold == nil {
 		return []clientv3.Cmp{hold.NotOwner("")}

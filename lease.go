@@ -15,8 +15,8 @@ import (
 //	err := session.Do(ctx, name, fn) // or h, err := session.Lock(ctx, name), then h.Unlock(ctx)
 //
 // Use one Session for many names: they then cost one lease with its renewals, and, if it holds at
-// most a hundred, one watch for each that is held for more than a second. If the lease is lost, all
-// of them are.
+// most a hundred, one watch for each that is held for more than a second. If the lease is lost, so
+// are all holds on it.
 //
 // A Session replaces a lost lease for the next acquisition. When nothing was held or waited for
 // during two TTLs it gives the lease back by itself and has no goroutine until it is used again.
@@ -215,8 +215,8 @@ func (s *Session) TryLockAll(ctx context.Context, names ...string) (*Hold, error
 	return s.lockAll(ctx, names, hold.Request{Try: true})
 }
 
-// DoAll is [Mutex.Do] with LockAll: it calls fn while it holds all the names, with a context that
-// ends if one of them is lost. [TokenFrom] has the token of all.
+// DoAll is [Mutex.Do] with LockAll: the context of fn ends if one of the names is lost. [TokenFrom]
+// has the token of all.
 func (s *Session) DoAll(
 	ctx context.Context, names []string, fn func(ctx context.Context) error,
 ) error {
@@ -252,9 +252,10 @@ func (s *Session) lockAll(ctx context.Context, names []string, w hold.Request) (
 	return h, nil
 }
 
-// Close ends every hold and every wait of the Session, releases all keys by revoking the lease, and
-// stops every goroutine but that of a hook that blocks. The contexts of the holds end with the
-// cause [ErrClosed], without a margin: let the work stop before. The waits return ErrClosed.
+// Close ends every hold and every wait of the Session, releases all keys by revoking the lease, but
+// for those that [WithMinHold] keeps, and stops every goroutine but that of a hook that blocks. The
+// contexts of the holds end with the cause [ErrClosed], without a margin: let the work stop before.
+// The waits return ErrClosed.
 //
 // It returns nil if nothing is left behind, and when the Session was closed before.
 // [ErrUnconfirmed] says that etcd did not confirm in time: the Session is closed all the same, its

@@ -128,9 +128,9 @@ func (m *Mutex) TryLock(ctx context.Context) error {
 //     more than a second does;
 //   - [ErrNotHeld]: there is no hold, and nothing has happened.
 //
-// After each of these the Mutex holds nothing and may be locked again. With [WithHandoff] or
-// [WithLinger] the key is released later: nil then means that the lease has been renewed in time so
-// far. A nested Unlock (see [WithReentrancy]) says whether the hold is whole.
+// After each of these the Mutex holds nothing and may be locked again, unless it is closed. With
+// [WithHandoff] or [WithLinger] the key is released later: nil then means that the lease has been
+// renewed in time so far. A nested Unlock (see [WithReentrancy]) says whether the hold is whole.
 //
 // The end of ctx bounds the call. The bound is the TTL or 5 s,
 // whichever is less, if ctx ended before the call (as is usual in a defer), if it never ends, and
@@ -221,8 +221,8 @@ func (m *Mutex) Lead(ctx context.Context, fn func(ctx context.Context) error) er
 // tell the truth at the first call. A context derived from it keeps its own state until a goroutine
 // has run.
 //
-// During a hold the same parent always gets the same context. The hold and the parent keep it until
-// one of them ends: cancel a parent that is made for each call.
+// During a hold the same parent, if comparable, gets the same context. The hold and the parent keep
+// it until one of them ends: cancel a parent that is made for each call.
 func (m *Mutex) Context(parent context.Context) context.Context {
 	if parent == nil {
 		return hold.EndedContext(context.Background(), errors.New("etcdlock: nil context"))
@@ -248,8 +248,8 @@ func (m *Mutex) Key() string { return m.Status().Key }
 // Status returns what is true of the current hold now, also after a pause of the process, in one
 // reading. It is for dashboards, and costs no request.
 //
-// It does not protect work, because the answer may be old when it is used: check the
-// [Mutex.Context] or send the Token along.
+// It does not protect work, because the answer may be old: check the [Mutex.Context] or send the
+// Token along.
 func (m *Mutex) Status() Status {
 	if m == nil || m.lock == nil {
 		return Status{}
@@ -312,9 +312,9 @@ func (m *Mutex) Name() string {
 // Locker returns a sync.Locker for code that needs one. Its Lock waits without bound until it holds
 // the lock, whatever [WithAcquireTimeout] says.
 //
-// sync.Locker has no errors, so they become panics rather than unprotected critical sections: Lock
-// panics with an error that waiting does not fix ([ErrClosed], a refusal by etcd), Unlock with
-// [ErrLost] and [ErrNotHeld]. [ErrUnconfirmed] goes only to the logger.
+// sync.Locker has no errors, so they become panics: Lock panics with an error that waiting does not
+// fix ([ErrClosed], a refusal by etcd), Unlock with [ErrLost] and [ErrNotHeld]. [ErrUnconfirmed]
+// goes only to the logger.
 func (m *Mutex) Locker() sync.Locker { return locker{m} }
 
 type locker struct{ m *Mutex }
@@ -340,8 +340,7 @@ func (lk locker) Unlock() {
 // Lock return ErrClosed. What the Mutex has unlocked goes on for another one that nests in it.
 //
 // From then on Lock and TryLock return ErrClosed and Unlock returns [ErrNotHeld]. A Mutex from
-// [NewMutex] gives its lease back and has no goroutine left; a Session's Mutex leaves the Session
-// as it is.
+// [NewMutex] is closed as a [Session] is; a Session's Mutex leaves the Session as it is.
 //
 // It returns nil if its hold left nothing behind, and when the Mutex was closed before.
 // [ErrUnconfirmed] says that etcd did not confirm in time: what is left goes within the TTL. The
@@ -531,10 +530,10 @@ func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
 // writer it returns a [*LockedError] at once, which is [ErrLocked] by errors.Is, and has put no
 // key.
 //
-// It waits as [Mutex.TryLock] does. The error names the first in line, which may be a reader: the
-// writer is behind it then. TryRLock is also refused while reads
-// of the Session are lost and not unlocked, are recalled, or their lease is about to be replaced.
-// Other errors, and what is true after them, are as for [RWMutex.RLock].
+// It waits as [Mutex.TryLock] does. The error names the first in line, which may be a reader.
+// TryRLock is also refused while reads of the Session are lost and not unlocked, are recalled, or
+// their lease is about to be replaced. Other errors, and what is true after them, are as for
+// [RWMutex.RLock].
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
 	return rw.acquire(ctx, hold.Request{Try: true})
 }
@@ -547,8 +546,7 @@ func (rw *RWMutex) acquire(ctx context.Context, w hold.Request) (*Hold, error) {
 	return acquire(ctx, rw.Mutex.lock, w)
 }
 
-// RDo is [Mutex.Do] with RLock: fn reads, with a context that ends with the hold. As there, the
-// error may be [ErrNotRun], or [ErrLost].
+// RDo is [Mutex.Do] with RLock: fn reads, with a context that ends with the hold.
 func (rw *RWMutex) RDo(ctx context.Context, fn func(ctx context.Context) error) error {
 	return doWith(ctx, "RDo", fn, func() (*Hold, error) {
 		return rw.acquire(ctx, hold.Request{Runs: true})
@@ -598,7 +596,7 @@ func (rw *RWMutex) Close(ctx context.Context) error {
 // Holds of permits overlap, so a token says nothing about other holds. If the permits of a process
 // are lost, another may get them while the first still works: more than the limit are at work until
 // the first looks at its context. Within a Session, too, Acquire does not wait for the Unlock of
-// lost permits: etcd no longer counts them, so a wait would not keep the limit.
+// lost permits: etcd no longer counts them.
 type Semaphore struct {
 	_ noCopy
 

@@ -279,11 +279,10 @@ func WithAcquireTimeout(d time.Duration) Option {
 // that waits for the name, without a request to etcd. Then the key is released and other contenders
 // get their turn. The default is 0: strict order of arrival.
 //
-// It trades order and waiting time for speed: another Session waits for up to n+1 critical sections
-// at a time. Holds that are passed on have one key and Token: a resource that checks them cannot
-// tell two goroutines of one Session apart. An Unlock that passes the hold on returns nil as long
-// as the lease is renewed in time. If an operator deleted the key in the last second or so, the
-// next holder learns it instead.
+// Another Session waits for up to n+1 critical sections at a time. Holds that are passed on have
+// one key and Token: a resource that checks them cannot tell two goroutines of one Session apart.
+// An Unlock that passes the hold on returns nil as long as the lease is renewed in time. If an
+// operator deleted the key in the last second or so, the next holder learns it instead.
 //
 // Mutexes share a key if they have the same [WithOwner] and [WithInfo], and all or none have
 // [WithRecall], unless [Mutex.SetInfo] was called. As a default of a Session it counts for its
@@ -336,8 +335,8 @@ func WithRecall(most time.Duration) Option {
 //
 // It asks those that hold when it queues, and later ones as they begin to hold: all of several
 // readers or permits, up to 1,000. It asks a hold of the same Session without a request. It does
-// not ask a contender that only waits, nor a holder that does not listen (see [WithRecall]).
-// TryLock and its like ask no contender.
+// not ask a contender that only waits (but a LockAll that is first in the line), nor a holder that
+// does not listen (see [WithRecall]). TryLock and its like ask no contender.
 //
 // The requests are sent in the background, and end with the wait and with Close; a failure is
 // logged at Warn. An r that [Recall] refuses is an invalid value.

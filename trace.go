@@ -193,7 +193,7 @@ type SetBackEvent struct {
 	Known, Revision int64 // the highest revision before, and that of now
 
 	// Until is when each hold from before must have ended, at names in whose line the Session had no
-	// exclusive place. Elsewhere it knows more: see WithRestoreDelay.
+	// exclusive place. See WithRestoreDelay.
 	Until time.Time
 }
 
@@ -203,9 +203,8 @@ type CleanupPendingEvent struct{ Key string }
 // A CleanupDoneEvent is a key that is gone.
 type CleanupDoneEvent struct{ Key string }
 
-// JoinTraces returns one Trace that calls the hooks of all the given ones, in their order: for
-// metrics and spans, for instance. A hook that none of them has stays nil, and a nil Trace has
-// none.
+// JoinTraces returns one Trace that calls the hooks of all the given ones, in their order. A hook
+// that none of them has stays nil, and a nil Trace has none.
 //
 // The result has the hooks that the Traces have now. A hook that panics skips the same hook of the
 // Traces after it, except that Start does not. Each Start gets the context of the one before.

@@ -26,8 +26,9 @@ import (
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
-// A Contender is one place in the line for a lock: a holder, or a waiter. Of contenders of other
-// programs (etcd's own concurrency.Mutex, etcdctl lock) Owner, Host, PID and Since are zero.
+// A Contender is one place in the line for a lock: a holder, or a waiter. Goroutines of a Session
+// share one, but for permits. Of contenders of other programs (etcd's own concurrency.Mutex,
+// etcdctl lock) Owner, Host, PID and Since are zero.
 type Contender struct {
 	Name  string // of the lock
 	Key   string // in etcd
@@ -295,21 +296,20 @@ func (r RecallRequest) line(id string) (line.Recall, error) {
 }
 
 // Recall asks the holder c to give the lock back. Unlike [Break] it takes nothing away: the key of
-// c stays until c itself unlocks, or its lease ends, so no two hold at a time.
+// c stays until c itself unlocks, or loses the hold, so no two hold because of a recall.
 //
 // It returns nil if the request is written, if an earlier request has as short a grace, and if c is
 // gone, now or already. It returns [ErrNotRecallable] if c does not listen (it has no [WithRecall],
 // or is of another program). Then, and if an argument is wrong, nothing is written. After another
-// error the request may or may not be written: call Recall again. It never touches a newer key, not
-// even one of the same name.
+// error the request may or may not be written: call Recall again. It never touches a newer key.
 //
 // A holder notices it within milliseconds, about a second later if it began to hold with no waiter
 // behind it. If its Session has more than 100 names, it takes up to a renewal period and the time
 // to read their keys. A waiter notices it as its hold begins. [RecallFrom] tells it, and after the
 // grace its context ends with a [*RecalledError]. A holder that does not unlock keeps the lock as
-// long as its lease is renewed. Readers that share a key are recalled together, and so are all
-// names of a [Session.LockAll]. Recall each other holder on its own. It costs a read and a
-// transaction.
+// long as its lease is renewed. All names of a [Session.LockAll] are recalled together, and so are
+// the readers that share a key: those that listen, if the first of them does. Recall each other
+// holder on its own. It costs a read and a transaction.
 func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) error {
 	if err := checkContender(ctx, kv, "recall", c); err != nil {
 		return err

@@ -13,8 +13,8 @@
 //   - NewSession gets a lease, of 60 s by default, or takes that of [WithLease].
 //   - Keys of your own on [Session.Lease] live as long as the Session. The lock's key is on that
 //     lease, too: a program may put a value over it.
-//   - [ErrLocked], [ErrSessionExpired], [ErrLockReleased] and the Err of a context that has ended
-//     are returned as they are, and can be compared by ==.
+//   - [ErrLocked], [ErrLockReleased], the [ErrSessionExpired] of a Lock and the Err of a context
+//     that has ended are returned as they are, and can be compared by ==.
 //   - The revision of [Mutex.Header] has all writes of earlier holders.
 //   - A copy of a Mutex is the same Mutex.
 //

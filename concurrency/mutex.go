@@ -58,7 +58,7 @@ func NewMutex(s *Session, pfx string) *Mutex {
 func (m *Mutex) TryLock(ctx context.Context) error { return m.m.acquire(ctx, true) }
 
 // Lock waits until it holds the lock, in the order of the calls. If ctx ends it returns ctx.Err(),
-// and [ErrSessionExpired] if the Session ends. After an error there is no key that blocks others.
+// and [ErrSessionExpired] if the Session ends. After an error no key stays that blocks others.
 func (m *Mutex) Lock(ctx context.Context) error { return m.m.acquire(ctx, false) }
 
 // acquire is Lock, or TryLock.

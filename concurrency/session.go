@@ -132,7 +132,7 @@ func (s *Session) Lease() clientv3.LeaseID { return s.lease }
 func (s *Session) Ctx() context.Context { return sessionContext{s.ctx, s} }
 
 // Done returns a channel that is closed when the Session ends: before etcd can give a lock of it to
-// another.
+// another, unless an operator has taken its key or its lease away.
 func (s *Session) Done() <-chan struct{} {
 	s.check()
 	return s.ctx.Done()

@@ -23,7 +23,7 @@
 //     timeouts, 2 s by default. Code that relies on a shorter TTL works only here.
 //   - A lease expires to the instant. etcd takes up to a second longer, and more after a change
 //     of leader.
-//   - Nothing takes time unless [Etcd.Delay] says so, and no request fails unless told to.
+//   - Nothing takes time, and no request fails, unless told to.
 //   - A client repeats nothing by itself. clientv3 repeats reads and KeepAliveOnce that were
 //     answered with codes.Unavailable.
 //   - There is one member, so no member lags behind.
@@ -72,9 +72,9 @@ const maxTxnOps = 128
 // New returns an empty etcd that ends with t. To use it in a testing/synctest bubble, call New
 // there with the bubble's t.
 //
-// When t ends, New's cleanup closes every open client. A Session or Mutex that is still open then
-// fails t with its last lock, its owner and its lease. Sessions of a client that the test itself
-// has closed do not count: their process has died.
+// When t ends, New's cleanup closes every open client. A Session or Mutex that is still open then,
+// with a lease, fails t with its last lock, its owner and its lease. Sessions of a client that the
+// test itself has closed do not count: their process has died.
 func New(t testing.TB) *Etcd {
 	t.Helper()
 	e := open(t)
@@ -93,10 +93,10 @@ func New(t testing.TB) *Etcd {
 // In a testing/synctest bubble use [New], or call Start and Close there.
 func Start() (*Etcd, error) { return open(noTest{}), nil }
 
-// Close closes every open client. It returns an error for each Session or Mutex that is still open
-// then, joined: with its last lock, its owner and its lease. Sessions of a client that was closed
-// before do not count: their process has died. After the first call Close does nothing and returns
-// nil. The end of a test closes an Etcd from [New].
+// Close closes every open client. It returns an error for each Session or Mutex that still has a
+// lease then, joined: with its last lock, its owner and that lease. Sessions of a client that was
+// closed before do not count: their process has died. After the first call Close does nothing and
+// returns nil. The end of a test closes an Etcd from [New].
 func (e *Etcd) Close() error { return errors.Join(e.end()...) }
 
 // noTest is the t of an Etcd that belongs to no test.

@@ -36,9 +36,9 @@ type Locker struct {
 // fails. While etcd is that slow a slot may not run at all.
 //
 // The slots of a job have to be further apart than twice splay: 200 ms does for a job each second,
-// 5 s for one each minute. Of slots that are nearer some do not run, which gocron tells only
-// gocron.AfterLockError. If the program ends while a lock stays taken in this way, it is free up to
-// 3 s later than twice splay.
+// 5 s for one each minute. Of slots that are nearer some do not run, which gocron tells
+// gocron.AfterLockError, and a Monitor as a Skip. If the program ends while a lock stays taken in
+// this way, it is free up to 3 s later than twice splay.
 //
 // If a scheduler dies within a job the lock is free when the lease of its session has expired
 // ([etcdlock.WithTTL]): with a TTL of at least twice splay no other one runs that slot again.

@@ -432,11 +432,11 @@ func transfer(
 	})
 }
 
-// buy sells all items of a basket, or none. No other process can take one of them while pay runs.
+// buy sells all items of a basket, or none. While it holds them no other process can take one.
 func buy(ctx context.Context, session *etcdlock.Session, db *sql.DB, basket []string,
 	pay func(ctx context.Context) error,
 ) error {
-	names := make([]string, len(basket)) // 1 to 32, in any order
+	names := make([]string, len(basket)) // 1 to 32 different ones
 	for i, item := range basket {
 		names[i] = "stock/" + item
 	}
