@@ -25,9 +25,10 @@ func (a *app) recallCommand() *cobra.Command {
 
 It asks all that hold the lock, or the place that --token tells, and ends when they are asked. A
 holder notices it within milliseconds, or about a second later if it has just begun to hold and
-nobody waited then. It has the grace to end its work, but no more than it has set itself (run
---recall, WithRecall), and the lock is free once it has unlocked. Nobody else gets in before. A run
-ends its command with TERM at once, and with KILL when the grace is over.
+nobody waited then; one that holds more than 100 names with its next renewal. It has the grace
+to end its work, but no more than it has set itself (run --recall, WithRecall), and the lock is
+free once it has unlocked. Who waits for it waits until then. A run ends its command with TERM
+at once, and with KILL when the grace is over.
 
 A holder of another program, or one that has not said that it listens, cannot be asked. --break
 deletes its place at once instead, as etcdlock break does, and a place that is still there when
@@ -42,7 +43,7 @@ Exit status: 0 asked (with --wait: gone), or nobody there; 1 cannot be asked, or
 	c.Flags().Int64Var(&r.token, "token", 0, "token of the place, as shown by who")
 	c.Flags().DurationVar(&r.grace, "grace", 30*time.Second, "how long the holder may go on")
 	c.Flags().BoolVar(&r.wait, "wait", false,
-		"wait until the place is gone, for the grace and 10s at most")
+		"wait until it is gone, for the grace, a third of its TTL and 10s at most")
 	c.Flags().BoolVar(&r.breaks, "break", false, "as --wait, and delete the place if it is there then")
 	c.Flags().StringVar(&r.by, "by", "", "who asks (default user and host)")
 	c.Flags().StringVar(&r.reason, "reason", "", "why")
@@ -62,8 +63,20 @@ type recalling struct {
 // maxText is how long --by and --reason may be.
 const maxText = 256
 
-// notices is how long a holder may take to notice, and etcd to remove its key.
+// notices is how long a holder with a watch may take to notice, and etcd to remove its key.
 const notices = 10 * time.Second
+
+// most is how long the places may stay once they are recalled. A holder of many names may notice it
+// with its next renewal, at the latest a third of its TTL later.
+func (r *recalling) most(client *clientv3.Client, places []place) time.Duration {
+	ctx, cancel := r.etcd.bounded()
+	defer cancel()
+	var granted int64 // seconds; 0 of a lease that is gone, or of which etcd does not tell
+	for _, l := range leftOf(ctx, client, places) {
+		granted = max(granted, l.granted)
+	}
+	return r.grace + notices + time.Duration(granted)*time.Second/3
+}
 
 func (r *recalling) run(a *app, name string) error {
 	if r.token < 0 {
@@ -160,7 +173,7 @@ const pollEvery = 200 * time.Millisecond
 // await waits until the asked places are gone. If some are left when the time is over, it
 // deletes them, if the user wants that.
 func (r *recalling) await(a *app, client *clientv3.Client, name string, asked []place) error {
-	for over := time.Now().Add(r.grace).Add(notices); ; {
+	for over := time.Now().Add(r.most(client, asked)); ; {
 		ctx, cancel := r.etcd.bounded()
 		all, err := placesOf(ctx, client, name)
 		cancel()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock"
 )
@@ -156,4 +157,21 @@ func TestTheStatusOfARecall(t *testing.T) {
 	}
 	starts(t, []string{"run", "--endpoints", e.addr, "--recall", "-1s", "a", "--", "true"}).
 		exits(exitUsage).says("--recall -1s: negative")
+}
+
+// A holder of many names notices a recall with its next renewal.
+func TestARecallWaitsForTheNextRenewal(t *testing.T) {
+	t.Parallel()
+	e := newEtcd(t)
+	e.grant(t, 0x77, 60)
+	e.grant(t, 0x78, 15)
+	of := func(id clientv3.LeaseID) place { return place{Contender: etcdlock.Contender{Lease: id}} }
+	r := &recalling{grace: time.Second, etcd: &connection{commandTimeout: time.Minute}}
+	for want, places := range map[time.Duration][]place{
+		16 * time.Second: {of(0x78)},
+		31 * time.Second: {of(0x78), of(0x77)},
+		11 * time.Second: {of(0x79)}, // it is gone
+	} {
+		require.Equal(t, want, r.most(e.client, places))
+	}
 }
