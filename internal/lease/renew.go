@@ -354,8 +354,7 @@ func (k *keeper) renew(started time.Time, r keepalive.Renewal) {
 		return
 	}
 	if err == nil {
-		p.etcd.Alive()
-		p.etcd.Light(time.Since(started))
+		p.etcd.Alive(time.Since(started))
 		if k.confirmed(started, sent, epoch, revision, resp) {
 			err = k.ask(sent, started.Add(r.Over.Most))
 		}

@@ -116,11 +116,16 @@ func (c *Caller) WatchTimeout(b Backoff) (d time.Duration) {
 	return min(d, max(least, Patience*c.Timeout)) << min(b.unanswered, doublings)
 }
 
-// Alive notes that etcd has answered something other than an attempt.
-func (c *Caller) Alive() { c.link.with(func(m *limiter, now time.Time) { m.heard = now }) }
+// Alive notes that etcd has answered a renewal, which is no attempt, and how long that took.
+func (c *Caller) Alive(took time.Duration) {
+	c.link.with(func(m *limiter, now time.Time) {
+		m.heard = now
+		m.lightAnswered(took)
+	})
+}
 
-// Light notes that etcd took that long for an answer that needs no disk: to a renewal, or that a
-// watch has begun.
+// Light notes that etcd took that long for another answer that needs no disk: that a watch has
+// begun. (It is no sign that etcd serves: a member that is cut off begins watches, too.)
 func (c *Caller) Light(took time.Duration) {
 	c.link.with(func(m *limiter, _ time.Time) { m.lightAnswered(took) })
 }
