@@ -178,8 +178,10 @@ func (s *server) start() {
 	go func() { _ = s.Serve(pipe) }() // until Stop
 }
 
-// client returns one whose connection to s is ready.
-func (s *server) client(t *testing.T) *clientv3.Client {
+// connected returns a server, and a client whose connection to it is ready.
+func connected(t *testing.T) (*server, *clientv3.Client) {
+	s := new(server)
+	s.start()
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		return s.pipe.Load().DialContext(ctx)
 	}
@@ -188,22 +190,20 @@ func (s *server) client(t *testing.T) *clientv3.Client {
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial)},
 	})
 	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
 	link := c.ActiveConnection()
 	link.Connect()
 	for state := link.GetState(); state != connectivity.Ready; state = link.GetState() {
 		require.True(t, link.WaitForStateChange(t.Context(), state))
 	}
-	return c
+	return s, c
 }
 
 // Two Sessions follow the connection of a client. One waits for its mutex; the other is told of the
 // loss and of the new connection all the same, until its context ends.
 func TestASessionThatIsBusyKeepsNoOtherInTheDark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s server
-		s.start()
-		client := s.client(t)
-		defer client.Close()
+		s, client := connected(t)
 		busy, free := make(chan struct{}, 2), make(chan struct{})
 		a, _ := conn(t, client)
 		b, _ := conn(t, client)
@@ -226,10 +226,7 @@ func TestASessionThatIsBusyKeepsNoOtherInTheDark(t *testing.T) {
 // A connection is lost while the goroutine that follows it has yet to run. It tells the loss.
 func TestALossBeforeItsFollowerRunsIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s server
-		s.start()
-		client := s.client(t)
-		defer client.Close()
+		s, client := connected(t)
 		c, _ := conn(t, client)
 		told := make(chan struct{}, 1)
 		lost := func() { told <- struct{}{} }
