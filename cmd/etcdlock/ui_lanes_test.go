@@ -174,14 +174,7 @@ func TestThePageShowsLanes(t *testing.T) {
 	b := newBrowser(t, 1280, 800)
 	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
 	b.shows("#space .row", "leader/billing")
-	for _, width := range widths {
-		for _, scheme := range []string{"light", "dark"} {
-			b.sized(width, scheme)
-			var wrong []string
-			b.async(lanes, &wrong)
-			require.Empty(t, wrong, "at %d, %s", width, scheme)
-		}
-	}
+	b.fits(lanes)
 	var head string
 	b.eval(`return [...document.querySelector(".head .axis").children]
 		.map(e => e.textContent).join(" ")`, &head)
@@ -309,14 +302,7 @@ func TestTheLanesOfThePageHaveScales(t *testing.T) {
 	b := newBrowser(t, 1280, 800)
 	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
 	b.shows("#space .row", "leader/billing")
-	for _, width := range widths {
-		for _, scheme := range []string{"light", "dark"} {
-			b.sized(width, scheme)
-			var wrong []string
-			b.async(scales, &wrong)
-			require.Empty(t, wrong, "at %d, %s", width, scheme)
-		}
-	}
+	b.fits(scales)
 	b.eval(`[...document.querySelectorAll("#space .row")]
 		.find(e => e.dataset.name === "reports/invoices-2026-11").click()`, nil)
 	b.shows("#legend li", "how many  | , up to 7")

@@ -20,6 +20,19 @@ func (b *browser) sized(width int, scheme string) {
 	b.high(width, 800, scheme)
 }
 
+// fits asks a script what is wrong with the page, at each width and in both colour schemes.
+func (b *browser) fits(script string) {
+	b.t.Helper()
+	for _, width := range widths {
+		for _, scheme := range []string{"light", "dark"} {
+			b.sized(width, scheme)
+			var wrong []string
+			b.async(script, &wrong)
+			require.Empty(b.t, wrong, "at %d, %s", width, scheme)
+		}
+	}
+}
+
 func (b *browser) high(width, height int, scheme string) {
 	b.t.Helper()
 	b.call("POST", "/goog/cdp/execute", map[string]any{"cmd": "Emulation.setDeviceMetricsOverride",
@@ -211,14 +224,7 @@ func TestThePageFitsTenThousandForeignLocks(t *testing.T) {
 	b := newBrowser(t, 1280, 800)
 	b.call("POST", "/url", map[string]string{"url": p.page(t)}, nil)
 	b.shows("#counts", "^10000 locks, 10000 held, 104 waiting")
-	for _, width := range widths {
-		for _, scheme := range []string{"light", "dark"} {
-			b.sized(width, scheme)
-			var wrong []string
-			b.async(rowsFit, &wrong)
-			require.Empty(t, wrong, "at %d, %s", width, scheme)
-		}
-	}
+	b.fits(rowsFit)
 }
 
 // rowsFit is what is wrong with the rows of many locks.
