@@ -105,18 +105,38 @@ func TestNoCommandPrintsWhatATerminalObeys(t *testing.T) {
 	b.Trouble(time.Now(), "a certificate of \x1b[2J")
 	v := &top.View{Width: 200, Height: 20, Recall: true, Break: true, Prefix: "\x1b", Message: "done"}
 	v.Show(b.Picture(time.Now(), 0))
+	over := board.New() // whose holds are lost, or were broken
+	over.Read(time.Now(), read.Revision, read.Keys)
+	for i, e := range read.Keys {
+		over.Breaks(string(e.Key), i%2 == 0)
+		over.Heard(time.Now(), e.Lease, -1, 600)
+	}
+	over.Read(time.Now(), read.Revision+1, nil)
+	past := over.History(time.Now(), 0)
+	require.Len(t, past.Past, len(read.Keys))
+	v.Remember(past)
+	looks := func() (text string) {
+		for _, line := range v.Lines() {
+			for _, piece := range line {
+				shows(t, piece.Text)
+				text += piece.Text
+			}
+		}
+		return text
+	}
 	for range len(read.Keys) / 2 {
 		for _, k := range []top.Key{
 			top.Enter, 'r', top.Esc, 'b', top.Esc, top.Esc, 'w', top.Esc, top.Down,
 		} {
 			v.Press(k)
-			for _, line := range v.Lines() {
-				for _, piece := range line {
-					shows(t, piece.Text)
-				}
-			}
+			looks()
 		}
 	}
+	v.Width = 10_000 // all fit into one line
+	v.Press('t')
+	text := looks()
+	require.Contains(t, text, " lost ")
+	require.Contains(t, text, "an operator broke ")
 }
 
 // A recall says who and why on the terminal of the run that it ends.

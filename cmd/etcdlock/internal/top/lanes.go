@@ -103,16 +103,14 @@ func (v *View) ends() (line Line) {
 	from := v.shown.Now.Add(-v.period())
 	var said []string
 	for _, p := range slices.Backward(v.history.Past) {
-		if !p.Holds || p.Gone.Before(from) {
+		if !p.Holds || p.End == board.Released || p.Gone.Before(from) {
 			continue
 		}
-		gone := quote.Text(p.Lock) + " " + short(v.shown.Now.Sub(p.Gone)) + " ago"
-		switch p.End {
-		case board.Lost:
-			said = append(said, p.Owner+" lost "+gone)
-		case board.Broken:
-			said = append(said, "an operator broke "+gone)
+		what := "an operator broke "
+		if p.End == board.Lost {
+			what = p.Owner + " lost "
 		}
+		said = append(said, what+quote.Text(p.Lock)+" "+short(v.shown.Now.Sub(p.Gone))+" ago")
 	}
 	if len(said) == 0 {
 		known := min(v.period(), v.shown.Now.Sub(v.history.Since))
