@@ -27,7 +27,7 @@ It asks all that hold the lock, or the place that --token tells, and ends when t
 holder notices it within milliseconds, or about a second later if it has just begun to hold and
 nobody waited then; one that holds more than 100 names with its next renewal. It has the grace
 to end its work, but no more than it has set itself (run --recall, WithRecall), and the lock is
-free once it has unlocked. Who waits for it waits until then. A run ends its command with TERM
+free once it has unlocked: waiters wait until then. A run ends its command with TERM
 at once, and with KILL when the grace is over.
 
 A holder of another program, or one that has not said that it listens, cannot be asked. --break
