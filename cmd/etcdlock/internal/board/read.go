@@ -1,8 +1,10 @@
 package board
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"iter"
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -54,19 +56,7 @@ func ReadKeys(ctx context.Context, kv clientv3.KV, prefix string, page int64) (R
 
 func readAt(ctx context.Context, kv clientv3.KV, prefix string, page int64) (r Reading, err error) {
 	from, end := bounds(prefix)
-	limit := min(page, firstPage)
-	for {
-		resp, bytes, err := readPage(ctx, kv, from, clientv3.WithRange(end), clientv3.WithLimit(limit),
-			clientv3.WithRev(r.Revision))
-		if isTooLong(err) && limit > 1 {
-			limit = max(1, limit/growth)
-			continue
-		}
-		if isTooLong(err) {
-			resp, bytes, err = readPage(ctx, kv, from, clientv3.WithRange(end), clientv3.WithLimit(1),
-				clientv3.WithRev(r.Revision), clientv3.WithKeysOnly())
-			bytes += MostBytes
-		}
+	for resp, err := range pages(ctx, kv, from, end, page, 0) {
 		if err != nil {
 			return Reading{}, err
 		}
@@ -74,11 +64,35 @@ func readAt(ctx context.Context, kv clientv3.KV, prefix string, page int64) (r R
 			r.Revision, r.Cluster = resp.Header.Revision, resp.Header.ClusterId
 		}
 		r.Keys = append(r.Keys, resp.Kvs...)
-		if !resp.More || len(resp.Kvs) == 0 {
-			return r, nil
+	}
+	return r, nil
+}
+
+// pages are the keys in a range as they were at a revision, or at that of the first answer if it is
+// 0. They end with an error.
+func pages(
+	ctx context.Context, kv clientv3.KV, from, end string, page, revision int64,
+) iter.Seq2[*clientv3.GetResponse, error] {
+	return func(yield func(*clientv3.GetResponse, error) bool) {
+		for limit := min(page, firstPage); ; {
+			resp, bytes, err := readPage(ctx, kv, from, clientv3.WithRange(end),
+				clientv3.WithLimit(limit), clientv3.WithRev(revision))
+			if isTooLong(err) && limit > 1 {
+				limit = max(1, limit/growth)
+				continue
+			}
+			if isTooLong(err) {
+				resp, bytes, err = readPage(ctx, kv, from, clientv3.WithRange(end), clientv3.WithLimit(1),
+					clientv3.WithRev(revision), clientv3.WithKeysOnly())
+				bytes += MostBytes
+			}
+			if !yield(resp, err) || err != nil || !resp.More || len(resp.Kvs) == 0 {
+				return
+			}
+			from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
+			limit = max(1, min(page, growth*limit, int64(len(resp.Kvs))*pageBytes/bytes))
+			revision = cmp.Or(revision, resp.Header.Revision)
 		}
-		from = string(resp.Kvs[len(resp.Kvs)-1].Key) + "\x00"
-		limit = max(1, min(page, growth*limit, int64(len(resp.Kvs))*pageBytes/bytes))
 	}
 }
 
@@ -116,15 +130,19 @@ func bounds(prefix string) (from, end string) {
 func BeganAtOnce(
 	ctx context.Context, kv clientv3.KV, lock, key string, token int64,
 ) (bool, error) {
-	resp, err := kv.Get(ctx, line.Prefix(lock), clientv3.WithRange(line.End(lock)),
-		clientv3.WithRev(token), clientv3.WithLimit(Page))
-	switch {
-	case errors.Is(err, rpctypes.ErrCompacted):
-		return false, nil
-	case err != nil || resp.More:
-		return false, err
+	var kvs []*mvccpb.KeyValue
+	for resp, err := range pages(ctx, kv, line.Prefix(lock), line.End(lock), Page, token) {
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if kvs = append(kvs, resp.Kvs...); resp.More && len(kvs) >= Page {
+			return false, nil
+		}
 	}
-	return slices.ContainsFunc(line.Of(lock, resp.Kvs).Holding(), func(e line.Entry) bool {
+	return slices.ContainsFunc(line.Of(lock, kvs).Holding(), func(e line.Entry) bool {
 		return e.Key == key
 	}), nil
 }

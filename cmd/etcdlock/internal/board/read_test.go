@@ -91,3 +91,15 @@ func TestAPageIsAsLongAsItsValuesLet(t *testing.T) {
 		})
 	}
 }
+
+// The line of a lock is read as other keys are, and not at all if it is too long to tell.
+func TestALineOfLongValuesIsReadInPages(t *testing.T) {
+	for n, most := range map[int]int{100: 110, Page: Page + 10, Page + 1: Page + 10} {
+		h := &heap{lengths: slices.Repeat([]int{1_400_000}, n)}
+		began, err := BeganAtOnce(t.Context(), h, "n", "n/000000", 9)
+		require.NoError(t, err)
+		require.False(t, began, "no key is a contender's")
+		require.LessOrEqual(t, h.requests, most)
+		require.LessOrEqual(t, h.most, firstPage*1_500_000)
+	}
+}
