@@ -138,7 +138,8 @@ func (e *era) hears(revision int64, sent time.Time) {
 	raise(&e.reached, revision)
 	before := e.asked.Load()
 	if before == nil || sent.Sub(*before) >= askedEvery && revision >= e.reached.Load() {
-		e.asked.CompareAndSwap(before, &sent)
+		at := sent // &sent would have each call allocate
+		e.asked.CompareAndSwap(before, &at)
 	}
 }
 

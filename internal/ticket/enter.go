@@ -67,13 +67,11 @@ func (e Entrance) String() string {
 
 // Txn is the next transaction to send (Put). There is one value.
 func (e *Entering) Txn(values ...string) Txn {
-	t := e.t
+	t, rest := e.t, []clientv3.Op(nil)
 	txn := Txn{Name: t.Name, If: []clientv3.Cmp{t.absent()}, own: t.Key}
-	var rest []clientv3.Op
-	switch {
-	case e.try != nil:
+	if e.try != nil {
 		txn.If, txn.Then, rest = e.try.txn(e)
-	default:
+	} else {
 		txn.Then = t.readAhead(e.n, e.last, e.owner)
 	}
 	txn.Then = append(txn.Then, t.put(values[0]))

@@ -468,7 +468,7 @@ func (t *Ticket) few() int64 {
 var (
 	newestFirst = clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend)
 	oldestFirst = clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
-	inNoOrder   = clientv3.WithSort(clientv3.SortByKey, clientv3.SortNone) // etcd sorts nothing
+	inNoOrder   = func(*clientv3.Op) {} // etcd sorts nothing
 )
 
 // some reads n keys of the line in an order, in the form that line.Before expects. A reader's
@@ -492,12 +492,14 @@ func (t *Ticket) some(
 	return ops
 }
 
-// whole reads the first n keys of the whole line in an order. WithPrefix says the same as WithRange
-// here, but has clientv3 apply all options once more.
+// whole reads the first n keys of the whole line in an order. It applies the options itself: OpGet
+// would apply each twice.
 func (t *Ticket) whole(order clientv3.OpOption, n int64, opts ...clientv3.OpOption) clientv3.Op {
-	all := append(make([]clientv3.OpOption, 0, 4), clientv3.WithRange(line.End(t.Name)), order,
-		clientv3.WithLimit(n))
-	return clientv3.OpGet(line.Prefix(t.Name), append(all, opts...)...)
+	op, end := clientv3.OpGet(line.Prefix(t.Name)), clientv3.WithRange(line.End(t.Name))
+	for _, opt := range append(opts, end, order, clientv3.WithLimit(n)) {
+		opt(&op)
+	}
+	return op
 }
 
 // within reads a range.
