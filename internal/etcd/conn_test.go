@@ -168,19 +168,23 @@ func TestAnAnswerFromBeforeItsRequestEndsTheEpoch(t *testing.T) {
 // A server takes connections, in memory, and can be started anew.
 type server struct {
 	*grpc.Server
+	kv   pb.KVServer // nil for none
 	pipe atomic.Pointer[bufconn.Listener]
 }
 
 func (s *server) start() {
 	s.Server = grpc.NewServer()
+	if s.kv != nil {
+		pb.RegisterKVServer(s.Server, s.kv)
+	}
 	pipe := bufconn.Listen(1 << 10)
 	s.pipe.Store(pipe)
 	go func() { _ = s.Serve(pipe) }() // until Stop
 }
 
 // connected returns a server, and a client whose connection to it is ready.
-func connected(t *testing.T) (*server, *clientv3.Client) {
-	s := new(server)
+func connected(t *testing.T, kv pb.KVServer) (*server, *clientv3.Client) {
+	s := &server{kv: kv}
 	s.start()
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		return s.pipe.Load().DialContext(ctx)
@@ -199,11 +203,42 @@ func connected(t *testing.T) (*server, *clientv3.Client) {
 	return s, c
 }
 
+// A stuck etcd answers no transaction.
+type stuck struct {
+	pb.UnimplementedKVServer
+	bounded bool          // it was told of a deadline
+	ended   chan struct{} // closed once the context of the request has ended
+}
+
+func (s *stuck) Txn(ctx context.Context, _ *pb.TxnRequest) (*pb.TxnResponse, error) {
+	_, s.bounded = ctx.Deadline()
+	<-ctx.Done()
+	close(s.ended)
+	return nil, ctx.Err()
+}
+
+func TestEtcdLearnsThatARequestHasEndedAndOfNoDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := &stuck{ended: make(chan struct{})}
+		s, client := connected(t, etcd)
+		defer s.Stop()
+		c, _ := conn(t, client)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err := c.Ask(ctx, Ranges(nil, clientv3.OpGet("k")))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		<-etcd.ended
+		require.Equal(t, time.Second, time.Since(began))
+		require.False(t, etcd.bounded)
+	})
+}
+
 // Two Sessions follow the connection of a client. One waits for its mutex; the other is told of the
 // loss and of the new connection all the same, until its context ends.
 func TestASessionThatIsBusyKeepsNoOtherInTheDark(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, client := connected(t)
+		s, client := connected(t, nil)
 		busy, free := make(chan struct{}, 2), make(chan struct{})
 		a, _ := conn(t, client)
 		b, _ := conn(t, client)
@@ -226,7 +261,7 @@ func TestASessionThatIsBusyKeepsNoOtherInTheDark(t *testing.T) {
 // A connection is lost while the goroutine that follows it has yet to run. It tells the loss.
 func TestALossBeforeItsFollowerRunsIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, client := connected(t)
+		s, client := connected(t, nil)
 		c, _ := conn(t, client)
 		told := make(chan struct{}, 1)
 		lost := func() { told <- struct{}{} }

@@ -1175,6 +1175,13 @@ var mutants = []mutant{
 		killers: []killer{core("etcd", "TestAPaceGoesByWhatAnAnswerTakes")},
 	},
 	{
+		name: "etcd is told of the deadline of each request",
+		why:  "It is the usual thing. But etcd reads it, and starts and stops two timers, for each request.",
+		change: in("etcd.callContext.Deadline").replace("return _, _",
+			"return time.Now().Add(time.Second), true"),
+		killers: []killer{core("etcd", "TestEtcdLearnsThatARequestHasEndedAndOfNoDeadline")},
+	},
+	{
 		name:    "the transactions of a user are combined",
 		why:     "etcd has let nested transactions past its permissions.",
 		change:  in("etcd.combinerOf").never(`_.Username != "" || hasToken(_)`),
