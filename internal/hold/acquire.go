@@ -43,6 +43,7 @@ func (c *call) lock(ctx context.Context) (*Hold, context.Context, error) {
 	if hooks.Start != nil {
 		ctx = c.tellHolds(ctx, h)
 	}
+	c.first.wait = nil
 	return h, ctx, nil
 }
 
@@ -56,7 +57,7 @@ func (c *call) tellHolds(ctx context.Context, h *Hold) context.Context {
 			_ = got.Unlock(context.WithoutCancel(ctx))
 		}
 	}()
-	ctx = c.cfg.Hooks.holds(ctx, h.waited())
+	ctx = c.cfg.Hooks.holds(ctx, h.began.Sub(c.started))
 	told = true
 	return ctx
 }

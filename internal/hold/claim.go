@@ -51,50 +51,64 @@ type call struct {
 
 	cancel context.CancelCauseFunc // of its wait, nil once that is over; guarded by Session.mu
 
-	one  claim // that of a call for one name
+	one  wait // that of a call for one name
 	self [1]*claim
 }
 
 // newCall is a call for one name that has not started. Its claim is in no queue yet.
 func newCall(m *Lock, w Request, after int64) *call {
 	c := &call{Request: w, s: m.s, cfg: m.cfg, after: after}
-	c.first, c.self[0] = &c.one, &c.one
-	c.claims = c.self[:]
-	c.one.init(c, m)
+	c.self[0] = newClaim(&c.one, c, m)
+	c.first, c.claims = c.self[0], c.self[:]
 	return c
 }
 
 // A claim asks for one name: by its turn in the local line and its place in etcd's line, until it
-// has a hold.
+// has a hold. Then it goes on as what has the turn, until the hold is unlocked.
 type claim struct {
-	// Set once, then only read.
-	call *call
-	m    *Lock
-	line.Shape
-	local *localLine
-	turn  chan struct{} // tells that its turn has come; nil if it had it at once
+	// Set by the call, and cleared as it returns.
+	*wait
 
-	// Owned by the goroutine of the call, until it holds.
-	queue.Waiter
-	ahead int // contenders ahead of it when it queued
+	// Set once, then only read.
+	m     *Lock
+	local *localLine
+	line.Shape
+	queued bool // contenders were ahead of it; set with its hold
 
 	// Guarded by Session.mu. While the claim owns the turn, and does not hold, only the goroutine
 	// of the call changes its place and its hold, and reads them without mu.
 	place  *place              // in etcd's line, nil while it has none; it may have been given up
 	hold   *Hold               // the one that it got, which its waiter has; it stays here
 	waiter home.Waiter[*claim] // in the line's queue; its Standing is the state of the claim
-	asks   *ask.Wait           // nil while it asks nobody
+	begins Hold                // what hold points to, if not nil
+}
 
-	// While it waits.
+// A wait is what a claim has until its call has returned.
+//
+// Invariant: once a claim has a hold, only the goroutine of its call looks at its wait. What lasts
+// is in the claim and in the Hold, so a call that has returned takes no memory
+// (TestWhatASessionTakes), unless the Trace is to be told of the end of its hold.
+type wait struct {
+	// Set once, then only read.
+	call *call
+	turn chan struct{} // tells that its turn has come; nil if it had it at once
+
+	// Owned by the goroutine of the call.
+	queue.Waiter
+	ahead int // contenders ahead of the claim when it queued
+
+	// Guarded by Session.mu.
+	asks                *ask.Wait         // nil while it asks nobody
 	ofSession, ofHandle list.Node[*claim] // in the waits of its Session and of its Lock
 	trying              list.Node[*claim] // in the tries of its line
 }
 
-// init makes c the claim of a call for m.
-func (c *claim) init(of *call, m *Lock) {
-	c.call, c.m, c.Shape = of, m, of.Shape
-	c.Try, c.waiter.Try, c.waiter.Value = of.Try, of.Try, c
+// newClaim returns the claim of a call for m, which waits by w.
+func newClaim(w *wait, of *call, m *Lock) *claim {
+	c := &claim{wait: w, m: m, Shape: of.Shape}
+	c.call, c.Try, c.waiter.Try, c.waiter.Value = of, of.Try, of.Try, c
 	c.waiter.Shares, c.waiter.Steps = c.Kind == line.Read, c.Kind == line.Permit
+	return c
 }
 
 // reads reports whether c is of RLock or TryRLock.

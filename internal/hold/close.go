@@ -56,8 +56,8 @@ func (s *Session) endAll() {
 	guard.Pieces(&s.mu, s.inOrder.Firsts(), func(n *localLine) {
 		n.swept.Remove()
 		n.GiveWayLocked()
-		if n.due != nil {
-			n.due.Stop()
+		if n.lingering != nil {
+			n.lingering.due.Stop()
 		}
 		n.EndLocked()
 	})

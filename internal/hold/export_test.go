@@ -64,8 +64,7 @@ func (h *Hold) Contexts() int { return h.life.Contexts() }
 
 // EndsNowLocked has the time of WithMaxHold of h be over, while no timer has run.
 func (h *Hold) EndsNowLocked() {
-	h.most = time.Now()
-	h.life.Cap(h.most, errs.MaxHold)
+	h.boundLocked(time.Now())
 }
 
 // UnlockOver is an Unlock of h whose time is over as it has looked at the clock.
@@ -94,11 +93,12 @@ var HoldStates = []holdState{holdWhole, holdRecalled, holdEnded, holdGone}
 
 // InState is another hold at the place of h, the only one there that needs its key.
 func (h *Hold) InState(st holdState) *Hold {
-	o := &Hold{m: h.m, place: h.place, state: st}
+	c := &claim{m: h.m, place: h.place}
+	o := &c.begins
+	o.claim, o.state, o.life = c, st, &o.own
 	o.place.Refs = 1
 	o.self[0] = o
-	o.all, o.life = o.self[:], &o.own
-	o.own.Begin(o.place.Lease, o, time.Time{}, nil)
+	o.own.Begin(o.place.Lease, o)
 	return o
 }
 
@@ -283,7 +283,8 @@ func (s *Session) RequireRefused(t *testing.T) {
 			continue
 		}
 		for c := range n.queue.All() {
-			require.False(t, c.Try && c.waiter.Standing() == home.Waiting, "a call that only tries waits")
+			waits := c.waiter.Standing() == home.Waiting
+			require.False(t, c.waiter.Try && waits, "a call that only tries waits")
 		}
 	}
 }

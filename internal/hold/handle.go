@@ -46,7 +46,7 @@ func (h *Handle) AcquireAll(
 // Unlock ends h.
 func (h *Handle) Unlock(ctx context.Context) error {
 	s := h.Lock.s
-	together := h.Hold.all
+	together := h.Hold.all()
 	ends := func(ended *Hold) bool { return slices.Contains(together, ended) }
 	ctx, cancel := releaseContext(ctx, s, ends, releaseBound)
 	defer cancel()
@@ -64,7 +64,7 @@ func (h *Handle) Unlock(ctx context.Context) error {
 	if nests := h.Lock != h.Hold.m; nests {
 		h.Lock.countNestsLocked(h.Hold, -1)
 	} else {
-		for _, o := range h.Hold.all {
+		for _, o := range h.Hold.all() {
 			if o.depth--; o.depth == o.nested {
 				o.ofHandle.Remove()
 			}
@@ -97,7 +97,7 @@ func (h *Handle) Names() []string {
 // in one of several names has only that. (TestALockByNameNestsInOneOfSeveralNames.)
 func (h *Handle) parts() []*Hold {
 	if h.Lock == h.Hold.m {
-		return h.Hold.all
+		return h.Hold.all()
 	}
 	return h.Hold.self[:]
 }

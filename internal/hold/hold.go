@@ -40,27 +40,45 @@ var errDelayed = errors.New("the lock delay is not over")
 // ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
 type Hold struct {
 	// Set once, then only read.
-	m     *Lock
-	claim *claim
-	place *place
-	began time.Time
-	most  time.Time   // end by WithMaxHold, zero if there is none
-	timer *time.Timer // for most
-	self  [1]*Hold    // h itself
-	all   []*Hold     // that begin and end together: the holds of a LockAll, or h
-	life  *lease.Life // of all of them
-	own   lease.Life  // that, of the first of them
+	*claim   // that has it, with its Lock and its place
+	began    time.Time
+	bound    *bound      // by WithMaxHold, nil if there is none
+	self     [1]*Hold    // h itself
+	together *together   // the holds of a LockAll, nil of one name
+	life     *lease.Life // of all that begin and end together
+	own      lease.Life  // that, of the first of them
+	of       *call       // with whose context the Trace is told of its end, nil if it is not
 
 	// Guarded by Session.mu.
-	depth    int              // Locks that nest, of all Mutexes; 0 once it was unlocked, or closed
-	nested   int              // those of other Locks than m
-	state    holdState        // changed by becomesLocked alone
-	why      error            // it has ended or is gone, nil before; mostly as its life
-	recall   *recallState     // nil if it does not listen
-	warns    *time.Timer      // of a loss that is not unlocked, nil while no claim waits for that
-	atPlace  list.Node[*Hold] // in the holds of its place, until it has ended
-	ending   list.Node[*Hold] // in the ending ones of its place, while its contexts may go on
-	ofHandle list.Node[*Hold] // in the holds of m while that has a Lock in it
+	depth    int32             // Locks that nest, of all Mutexes; 0 once it was unlocked, or closed
+	nested   int32             // those of other Locks than m
+	state    holdState         // changed by becomesLocked alone
+	why      error             // it has ended or is gone, nil before; mostly as its life
+	recall   *recallState      // nil if it does not listen
+	warns    *time.Timer       // of a loss that is not unlocked, nil while no claim waits for that
+	atPlace  list.Node[*Hold]  // in the holds of its place, until it has ended
+	ending   *list.Node[*Hold] // in the ending ones of its place, while its contexts may go on
+	ofHandle list.Node[*Hold]  // in the holds of m while that has a Lock in it
+}
+
+// A bound is the longest time of a hold.
+type bound struct {
+	ends  time.Time
+	timer *time.Timer
+}
+
+// over reports whether the time of a hold with a bound is over. A nil one is none.
+func (b *bound) over(now time.Time) bool { return b != nil && !lease.Before(now, b.ends) }
+
+// together is the holds of a LockAll, in the order of its names: they begin and end together.
+type together struct{ holds []*Hold }
+
+// all are the holds that begin and end together with h: those of a LockAll, or h.
+func (h *Hold) all() []*Hold {
+	if h.together != nil {
+		return h.together.holds
+	}
+	return h.self[:]
 }
 
 // A holdState is how far a hold has come. It never goes back, and may leave states out.
@@ -87,16 +105,17 @@ func (h *Hold) becomesLocked(next holdState, why error) {
 	}
 	h.state = next
 	if was == holdWhole && h.life.Ending() {
-		h.place.ending.Add(&h.ending, h)
-		if h == h.all[0] {
+		h.ending = new(list.Node[*Hold])
+		h.place.ending.Add(h.ending, h)
+		if h == h.all()[0] {
 			h.m.s.mu.After(h.EndContexts)
 		}
 	}
 	if was < holdEnded && next >= holdEnded {
 		h.atPlace.Remove()
 		h.why = why
-		if h.timer != nil {
-			h.timer.Stop()
+		if h.bound != nil {
+			h.bound.timer.Stop()
 		}
 		if h.recall != nil {
 			h.recall.stopLocked()
@@ -130,28 +149,27 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 // several names, is not nil, it shares the life of that. The caller notes in the local queue that c
 // has it.
 func (p *place) newHoldLocked(c *claim, first *Hold, now time.Time) {
-	m := c.m
-	h := &Hold{m: m, claim: c, place: p, began: now, depth: 1}
-	h.self[0], h.all, h.life = h, h.self[:], &h.own
-	if most := m.cfg.MaxHold; most > 0 {
-		h.most = now.Add(most)
+	m, h := c.m, &c.begins
+	h.claim, h.self[0], h.life, h.began, h.depth = c, h, &h.own, now, 1
+	if to := m.cfg.Hooks; to.Released != nil || to.Lost != nil || to.Recalled != nil {
+		h.of = c.call
 	}
 	if m.cfg.Recall > 0 {
 		h.recall = &recallState{requested: make(chan struct{})}
 	}
 	p.HoldLocked(p.hold == nil, now)
-	p.hold, c.hold, c.place = h, h, p
+	p.hold, c.hold, c.place, c.queued = h, h, p, c.ahead > 0
 	p.holds.Add(&h.atPlace, h)
 	m.holds.Add(&h.ofHandle, h)
 	c.local.before = nil
 	c.endsWaitLocked()
 	if first == nil {
-		h.own.Begin(p.Lease, h, h.most, errs.MaxHold)
+		h.own.Begin(p.Lease, h)
 	} else {
 		h.life = first.life
 	}
-	if !h.most.IsZero() { // the timer looks at the life
-		h.timer = time.AfterFunc(time.Until(h.most), h.check)
+	if m.cfg.MaxHold > 0 {
+		h.boundLocked(now.Add(m.cfg.MaxHold))
 	}
 	if m.cfg.Hooks.Acquired != nil {
 		h.reportAcquired()
@@ -162,6 +180,12 @@ func (p *place) newHoldLocked(c *claim, first *Hold, now time.Time) {
 			c.local.WatchLocked(false)
 		}
 	}
+}
+
+// boundLocked has h, which has just begun, end at a time.
+func (h *Hold) boundLocked(ends time.Time) {
+	h.life.Cap(ends, errs.MaxHold)
+	h.bound = &bound{ends, time.AfterFunc(time.Until(ends), h.check)} // which looks at the life
 }
 
 // LostSafe is the cause of the end of h if its lease has ended for why (lease.Mortal). A hold on a
@@ -196,7 +220,7 @@ func (h *Hold) OverSafe() { time.AfterFunc(0, h.check) }
 // clearLocked has the key of a hold removed that was lost, and gives its turn to the next waiter in
 // the local line, unless other claims share it. The key stays while a hold of one of them needs it.
 func (h *Hold) clearLocked() {
-	for _, h := range h.all {
+	for _, h := range h.all() {
 		h.place.removeUnneededLocked()
 		h.place.local.endTurnLocked(h.claim, nil)
 		if h.warns != nil {
@@ -268,37 +292,36 @@ func (h *Hold) check() {
 // checkLocked has the state of h, and of all that began together with it, follow what has happened
 // to its life, its lease, its keys and its Session. It comes before the questions about h.
 func (h *Hold) checkLocked(now time.Time) {
-	var has happened
 	cause := h.life.Cause(now)
-	lost := slices.IndexFunc(h.all, func(o *Hold) bool { return o.place.Ticket.Lost() })
-	has.closed, has.keyLost = h.m.s.leases.ClosedLocked(), lost >= 0
+	lost := slices.IndexFunc(h.all(), func(o *Hold) bool { return o.place.Ticket.Lost() })
+	has := happened{closed: h.m.s.leases.ClosedLocked(), keyLost: lost >= 0}
 	if cause == nil && !has.keyLost && !has.closed {
 		return // the life ends with the lease, and with the longest time of h
 	}
 	l := h.place.Lease
 	l.CheckLocked(now)
 	has.leaseOver = l.HasEndedLocked()
-	has.timeOver = cause == errs.MaxHold || !h.most.IsZero() && !lease.Before(now, h.most)
+	has.timeOver = cause == errs.MaxHold || h.bound.over(now)
 	switch endOf(h.state, has) {
 	case byClose:
 		whole := h.closeLocked()
 		if whole {
-			for _, o := range h.all {
+			for _, o := range h.all() {
 				o.reportClosed() // its key goes with the lease
 			}
 		}
 	case byLease:
-		h.endLocked(h.all[0].LostSafe(l.WhyLocked())) // it names the first
+		h.endLocked(h.all()[0].LostSafe(l.WhyLocked())) // it names the first
 	case byKey:
-		o := h.all[lost]
+		o := h.all()[lost]
 		h.endLocked(o.lost(errs.OfTicket(o.place.Ticket.Loss())))
 	case byTime:
 		h.endLocked(errs.MaxHold)
-		for _, o := range h.all {
+		for _, o := range h.all() {
 			o.place.removeUnneededLocked()
 		}
 	case byRecall:
-		for _, o := range h.all {
+		for _, o := range h.all() {
 			o.becomesLocked(holdRecalled, cause)
 		}
 	}
@@ -372,7 +395,7 @@ func (h *Hold) endLocked(cause error) (whole bool) {
 			cause = first
 		}
 	}
-	for _, o := range h.all {
+	for _, o := range h.all() {
 		if cause == errs.Unlocked || cause == errs.Closed {
 			o.becomesLocked(holdEnded, cause) // its owner frees it next
 			continue
@@ -394,8 +417,8 @@ func (h *Hold) EndContexts() {
 	s := h.m.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, o := range h.all {
-		if o.state != holdWhole {
+	for _, o := range h.all() {
+		if o.ending != nil {
 			o.ending.Remove()
 		}
 	}
@@ -448,7 +471,7 @@ func (p *place) EndContexts() {
 // closeLocked ends h for all Mutexes that nest in it.
 func (h *Hold) closeLocked() (whole bool) {
 	whole = h.endLocked(errs.Closed)
-	for _, o := range h.all {
+	for _, o := range h.all() {
 		o.depth = 0 // its Unlock returns ErrNotHeld
 		o.ofHandle.Remove()
 	}
@@ -459,29 +482,34 @@ func (h *Hold) closeLocked() (whole bool) {
 func (h *Hold) reportLost(cause error) {
 	reason := errs.ReasonOf(cause)
 	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
-	report(&m.s.hooks, m.cfg.Hooks.Lost, h.claim.call.ctx, Lost{m.name, token, held, reason})
+	report(&m.s.hooks, m.cfg.Hooks.Lost, h.told(), Lost{m.name, token, held, reason})
 	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", token, "held", held,
 		"reason", strings.TrimPrefix(reason.Error(), "etcdlock: "))
+}
+
+// told is the context with which the Trace is told of h.
+func (h *Hold) told() context.Context {
+	if h.of == nil {
+		return context.Background() // and no hook is called
+	}
+	return h.of.ctx
 }
 
 // reportAcquired reports to Trace that h has begun.
 func (h *Hold) reportAcquired() {
 	c, m := h.claim, h.m
-	report(&m.s.hooks, m.cfg.Hooks.Acquired, h.claim.call.ctx, Acquired{
+	report(&m.s.hooks, m.cfg.Hooks.Acquired, c.call.ctx, Acquired{
 		Name: m.name, Token: h.place.Ticket.Rev(), Kind: c.Kind,
-		Weight: max(1, int(c.Weight)), Waited: h.waited(), Ahead: c.ahead,
+		Weight: max(1, int(c.Weight)), Waited: h.began.Sub(c.call.started), Ahead: c.ahead,
 	})
 }
 
-// waited is how long the call of h has waited for it.
-func (h *Hold) waited() time.Duration { return h.began.Sub(h.claim.call.started) }
-
 // reportReleased reports to Trace that h has ended without a loss.
-func (h *Hold) reportReleased() { h.reportReleasedIn(h.claim.call.ctx) }
+func (h *Hold) reportReleased() { h.reportReleasedIn(h.told()) }
 
 // reportClosed is reportReleased of an h that the end of its Session has ended: its owner did not.
 func (h *Hold) reportClosed() {
-	h.reportReleasedIn(context.WithValue(h.claim.call.ctx, events.ByClose{}, true))
+	h.reportReleasedIn(context.WithValue(h.told(), events.ByClose{}, true))
 }
 
 func (h *Hold) reportReleasedIn(ctx context.Context) {

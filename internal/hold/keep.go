@@ -20,12 +20,13 @@ import (
 // Invariant: a claim that comes takes over the key that lingers, or finds it given up; and the key
 // is given up once a view shows other keys in line, or there is no view.
 func (n *localLine) keepLocked(h *Hold) bool {
-	p, cfg, next := h.place, h.m.cfg, h.claim
+	p, cfg := h.place, h.m.cfg
+	suits := p.tellsOf(h.claim) // a claim that comes is asked for itself (keyLocked)
 	if first := n.queue.First(); first != nil {
-		next = first.Value
+		suits = p.suits(first.Value)
 	}
 	switch n.queue.Fate(home.Left{
-		Suits: p.suits(next), Lasts: p.LastsLocked(), Handed: p.handed, Handoff: cfg.Handoff,
+		Suits: suits, Lasts: p.LastsLocked(), Handed: p.handed, Handoff: cfg.Handoff,
 		Linger: cfg.Linger > 0 && !h.m.closed,
 	}) {
 	case home.HandedOn:
@@ -34,7 +35,7 @@ func (n *localLine) keepLocked(h *Hold) bool {
 		n.endTurnLocked(h.claim, p)
 		return true
 	case home.Lingers:
-		if !n.LingerLocked(n.queue.Owner().ahead == 0) {
+		if !n.LingerLocked(!n.queue.Owner().queued) {
 			return false
 		}
 		n.keepsForLocked(h, cfg.Linger)
@@ -51,27 +52,34 @@ func (n *localLine) keepsForLocked(h *Hold, linger time.Duration) {
 	p.UnwatchLocked() // the view covers what lingers
 	n.endTurnLocked(h.claim, nil)
 	p.handed = 0
-	n.kept, n.until = p, time.Now().Add(linger)
-	if n.dueAt.IsZero() || n.until.Before(n.dueAt) {
+	n.kept = p
+	if n.lingering == nil {
+		n.lingering = new(lingering)
+	}
+	l := n.lingering
+	l.until = time.Now().Add(linger)
+	if l.dueAt.IsZero() || l.until.Before(l.dueAt) {
 		n.setDueLocked(linger)
 	}
 }
 
 // setDueLocked makes the timer call lingered after a while, and no longer at an earlier time.
 func (n *localLine) setDueLocked(after time.Duration) {
-	if n.due != nil {
-		n.due.Stop()
+	l := n.lingering
+	if l.due != nil {
+		l.due.Stop()
 	}
-	n.dueAt = time.Now().Add(after)
-	n.due = time.AfterFunc(after, n.lingered)
+	l.dueAt = time.Now().Add(after)
+	l.due = time.AfterFunc(after, n.lingered)
 }
 
 // lingered gives up the key that lingers if its time is over.
 func (n *localLine) lingered() {
 	n.s.mu.Lock()
 	defer n.s.mu.Unlock()
-	n.dueAt = time.Time{}
-	if left := time.Until(n.until); n.kept != nil && left > 0 {
+	l := n.lingering
+	l.dueAt = time.Time{}
+	if left := time.Until(l.until); n.kept != nil && left > 0 {
 		n.setDueLocked(left)
 	} else {
 		n.GiveWayLocked()

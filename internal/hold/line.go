@@ -24,13 +24,18 @@ type localLine struct {
 	asking     *ask.Asking // of the claims that ask, nil without one
 
 	// Invariant: while a key lingers the turn has no owner, and no claim waits.
-	kept  *place      // the place whose key lingers, nil if none does
-	until time.Time   // when it is given up
-	due   *time.Timer // calls lingered, in keep.go; nil before a key lingers
-	dueAt time.Time   // when, zero if it is not set
+	kept      *place     // the place whose key lingers, nil if none does
+	lingering *lingering // until when; nil before a key lingers
 
 	marked     bool       // its admission follows at the Unlock
 	markedNext *localLine // the one that was marked before it
+}
+
+// lingering is the time of a key that lingers.
+type lingering struct {
+	until time.Time   // when it is given up
+	due   *time.Timer // calls lingered, in keep.go
+	dueAt time.Time   // when, zero if it is not set
 }
 
 // lineAtLocked returns the local line of s for a name. It makes it if there is none. Unused lines
@@ -160,7 +165,7 @@ func (n *localLine) busyBehindLocked(ahead line.Ahead, delay queue.LockDelay) *B
 // h, the owner's hold, must put the place's key and then call endTurnLocked. No key of several
 // names is put so, nor beside theirs: see call.
 func (n *localLine) nextLocked(h *Hold) *place {
-	if w := n.queue.First(); w == nil || w.Value.call.together || len(h.all) > 1 {
+	if w := n.queue.First(); w == nil || w.Value.call.together || len(h.all()) > 1 {
 		return nil
 	}
 	next, chosen := n.queue.Choose()
@@ -190,9 +195,8 @@ func newPlaceLocked(c *claim, k *queue.Account) *place {
 // or c has waited or held there. If the next waiter does not have the place it is given up.
 func (n *localLine) endTurnLocked(c *claim, left *place) {
 	suits := false
-	if left != nil {
-		first := n.queue.First()
-		suits = first != nil && left.suits(first.Value)
+	if first := n.queue.First(); left != nil && first != nil {
+		suits = left.suits(first.Value)
 	}
 	next, ends := n.queue.End(&c.waiter, suits)
 	n.MarkLocked()

@@ -163,7 +163,7 @@ func (m *Lock) covers(h *Hold) bool { return m.coveredBy(h) != nil }
 // coveredBy is the hold of m's name in m's Session, of the holds that have begun together with h;
 // nil if there is none.
 func (m *Lock) coveredBy(h *Hold) *Hold {
-	for _, o := range h.all {
+	for _, o := range h.all() {
 		if o.m.s == m.s && o.m.name == m.name {
 			return o
 		}
@@ -173,8 +173,8 @@ func (m *Lock) coveredBy(h *Hold) *Hold {
 
 // countNestsLocked counts n more Locks of m that nest in h, a hold of another Lock.
 func (m *Lock) countNestsLocked(h *Hold, n int) {
-	h.depth += n
-	h.nested += n
+	h.depth += int32(n)
+	h.nested += int32(n)
 	if m.nests == nil {
 		m.nests = make(map[*Hold]int)
 	}
@@ -301,7 +301,7 @@ func (m *Lock) free(ctx context.Context, given *place) error {
 		left = append(left, given)
 	}
 	for _, h := range m.endHolds() {
-		for _, o := range h.all {
+		for _, o := range h.all() {
 			left = append(left, o.place)
 		}
 		r, loss := h.free(false)

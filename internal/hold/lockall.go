@@ -25,12 +25,16 @@ func acquireAll(
 			return nil, nil, errs.Failed("lock", name, errs.Deadlock)
 		}
 		c.after = after
-		o := new(claim)
-		o.init(c, m)
-		c.claims = append(c.claims, o)
+		c.claims = append(c.claims, newClaim(new(wait), c, m))
 	}
 	c.first = c.claims[0]
-	return c.lock(ctx)
+	h, ctx, err := c.lock(ctx)
+	if err == nil {
+		for _, o := range c.claims {
+			o.wait = nil
+		}
+	}
+	return h, ctx, err
 }
 
 // waitForAll waits until no contender is ahead of any place of c: all are first at the same time.
@@ -83,8 +87,8 @@ func enteringAll(c *call) ticket.Put {
 // endTogetherLocked has the holds of c, a LockAll, which have just begun, end together, and with
 // them their recalls.
 func endTogetherLocked(c *call) {
-	all := make([]*Hold, len(c.claims))
+	all := &together{make([]*Hold, len(c.claims))}
 	for i, o := range c.claims {
-		all[i], o.hold.all, o.hold.recall = o.hold, all, c.first.hold.recall
+		all.holds[i], o.hold.together, o.hold.recall = o.hold, all, c.first.hold.recall
 	}
 }

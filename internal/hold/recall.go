@@ -44,7 +44,7 @@ func (c *recallState) noticeLocked(h *Hold, r line.Recall, now time.Time) {
 	c.ends = ends
 	h.life.Cap(ends, c.end)
 	c.timer = time.AfterFunc(ends.Sub(now), h.check)
-	report(&m.s.hooks, m.cfg.Hooks.Recalled, h.claim.call.ctx, Recalled{name, token, r})
+	report(&m.s.hooks, m.cfg.Hooks.Recalled, h.told(), Recalled{name, token, r})
 	m.log(slog.LevelWarn, "lock recalled", "name", name, "token", token, "by", r.By,
 		"reason", r.Reason, "grace", min(r.Grace, most))
 	h.checkLocked(now) // it may have none

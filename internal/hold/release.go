@@ -12,7 +12,6 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/guard"
-	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -34,7 +33,7 @@ type release struct {
 // frees it if it may be freed now. It returns the release that is to be sent, or, if there is none,
 // what the Unlock returns.
 func (h *Hold) unlockLocked() (*release, error) {
-	if slices.ContainsFunc(h.all, func(o *Hold) bool { return o.depth > 0 }) { // some nest
+	if slices.ContainsFunc(h.all(), func(o *Hold) bool { return o.depth > 0 }) { // some nest
 		return nil, h.lossLocked()
 	}
 	whole := h.endLocked(errs.Unlocked)
@@ -65,8 +64,7 @@ func (h *Hold) free(keeps bool) (*release, error) {
 // it is whole and no other hold needs the key, so have the contexts of all holds there. (A lost
 // hold does not wait for the others: what removes the key ends their contexts first.)
 func (h *Hold) mayFreeLocked() bool {
-	return !h.life.Ending() &&
-		(h.state == holdGone || h.place.Refs > 1 || h.place.ending.Len() == 0)
+	return !h.life.Ending() && (h.state == holdGone || h.place.Refs > 1 || h.place.ending.Len() == 0)
 }
 
 // freeLocked decides what becomes of the key of h, which has ended:
@@ -80,7 +78,7 @@ func (h *Hold) freeLocked(keeps bool) (*release, error) {
 		h.clearLocked()
 		return nil, h.lossLocked()
 	}
-	for _, o := range h.all {
+	for _, o := range h.all() {
 		o.becomesLocked(holdGone, nil)
 	}
 	if h.place.Refs > 0 {
@@ -116,7 +114,7 @@ func (h *Hold) releaseLocked(until time.Time) *release {
 		next = &r.put.Ticket
 	}
 	var others []*ticket.Ticket
-	for _, o := range h.all {
+	for _, o := range h.all() {
 		o.place.ReleasesLocked()
 		if o != h {
 			others = append(others, &o.place.Ticket)
@@ -244,11 +242,11 @@ func (r *release) checkLeasesLocked(done etcd.Outcome) {
 func (r *release) nowLocked(done etcd.Outcome, final bool) ticket.Now {
 	return ticket.Now{
 		Certain: r.h.certainLocked(),
-		Stale:   slices.ContainsFunc(r.h.all, func(o *Hold) bool { return o.place.StaleLocked() }),
+		Stale:   slices.ContainsFunc(r.h.all(), func(o *Hold) bool { return o.place.StaleLocked() }),
 		Final:   final,
 		Over:    r.stay != nil && !done.Sent.Before(r.stay.until),
 
-		Witnessed: !slices.ContainsFunc(r.h.all, (*Hold).unwitnessedLocked),
+		Witnessed: !slices.ContainsFunc(r.h.all(), (*Hold).unwitnessedLocked),
 	}
 }
 
@@ -259,7 +257,7 @@ func (h *Hold) unwitnessedLocked() bool { return !h.place.WitnessedLocked() }
 // of the Unlock. untold is why there was no answer.
 func (r *release) failsLocked(f ticket.Finding, untold []error) error {
 	if f.Verdict == ticket.Lost || f.Doubt == ticket.TakenAway {
-		for _, o := range r.h.all {
+		for _, o := range r.h.all() {
 			if o.place.Ticket.State() != ticket.Removed {
 				o.place.AbandonLocked(false)
 			}
@@ -282,7 +280,7 @@ func (r *release) failsLocked(f ticket.Finding, untold []error) error {
 
 // holdOf is the hold whose ticket it is.
 func (r *release) holdOf(t *ticket.Ticket) *Hold {
-	for _, o := range r.h.all {
+	for _, o := range r.h.all() {
 		if &o.place.Ticket == t {
 			return o
 		}
@@ -296,7 +294,7 @@ func (r *release) giveUpLocked(untold []error) error {
 	if y := r.stay; y != nil && time.Now().Before(y.until) {
 		y.beginLocked(stayUnsure)
 	} else {
-		for _, o := range r.h.all {
+		for _, o := range r.h.all() {
 			o.place.AbandonLocked(true)
 		}
 	}
@@ -323,7 +321,7 @@ func (r *release) overLocked(err error) error {
 		r.put = nil
 	}
 	h.place.Account.ReleasedLocked()
-	for _, h := range h.all {
+	for _, h := range h.all() {
 		h.place.UnwatchLocked()
 		if h.place.Ticket.State() == ticket.Removed {
 			h.place.RemovedLocked()
@@ -352,7 +350,7 @@ func (h *Hold) reportUnlocked(err error) {
 // its longest time has not passed.
 func (h *Hold) certainLocked() bool {
 	now := time.Now()
-	return h.place.Lease.Over(now) == nil && (h.most.IsZero() || lease.Before(now, h.most))
+	return h.place.Lease.Over(now) == nil && !h.bound.over(now)
 }
 
 // releaseBound is the longest time that Unlock takes if its context had ended before the call, or

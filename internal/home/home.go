@@ -161,15 +161,16 @@ func (w *Waiter[W]) Standing() Standing { return w.standing }
 // How long it takes to enter or to leave does not depend on the number of waiters: a hundred
 // thousand may leave at once, and the Session's mutex is held meanwhile.
 type Queue[W any] struct {
-	state  State
+	state     State
+	unshared  int32 // how many waiters do not share
+	unstepped int32 // how many waiters do not step
+
 	owner  *Waiter[W]
 	beside list.List[*Waiter[W]] // the waiters that have the turn beside its owner
 
-	waiters   list.List[*Waiter[W]] // the chosen one is the first
-	unshared  int                   // how many waiters do not share
-	unstepped int                   // how many waiters do not step
-	came      uint64                // how many have come to wait
-	gathered  uint64                // how many had come before the put of the owner's key
+	waiters  list.List[*Waiter[W]] // the chosen one is the first
+	came     uint64                // how many have come to wait
+	gathered uint64                // how many had come before the put of the owner's key
 }
 
 // State is the queue's state.
@@ -602,7 +603,7 @@ func (q *Queue[W]) remove(w *Waiter[W]) {
 
 // counts adds n to the number of waiters that do not share if w does not share, and likewise for
 // step.
-func (q *Queue[W]) counts(w *Waiter[W], n int) {
+func (q *Queue[W]) counts(w *Waiter[W], n int32) {
 	if !w.Shares {
 		q.unshared += n
 	}

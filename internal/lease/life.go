@@ -28,11 +28,16 @@ type Life struct {
 	of    Mortal
 
 	// Guarded by Pool.safety.
-	cause    error     // nil while it is whole
-	ends     time.Time // when it ends by itself, zero if only its lease ends it
-	why      error     // the cause then
+	cause    error // nil while it is whole
+	own      *own  // its own end, nil if only its lease ends it
 	contexts map[Key]Ender
 	node     list.Node[*Life] // in the whole or the ending ones of its lease
+}
+
+// An own end is when a life ends by itself, and the cause then.
+type own struct {
+	ends time.Time
+	why  error
 }
 
 // A Mortal is a hold, or several that begin and end together, as their Life knows them. The
@@ -69,12 +74,11 @@ func (f *Life) lock() *Pool {
 	return p
 }
 
-// Begin begins f, of a hold on l. It ends with the trust in l, or at the time ends, for why, unless
-// that is zero.
-func (f *Life) Begin(l *Lease, of Mortal, ends time.Time, why error) {
+// Begin begins f, of a hold on l. It ends with the trust in l.
+func (f *Life) Begin(l *Lease, of Mortal) {
 	l.pool.safety.Lock()
 	defer l.pool.safety.Unlock()
-	f.lease, f.of, f.ends, f.why = l, of, ends, why
+	f.lease, f.of = l, of
 	if l.over != nil { // as the hold began
 		f.cause = of.LostSafe(l.over)
 		return
@@ -85,8 +89,8 @@ func (f *Life) Begin(l *Lease, of Mortal, ends time.Time, why error) {
 // Cap makes f end at a time, for why, if it would not end before.
 func (f *Life) Cap(ends time.Time, why error) {
 	defer f.lock().safety.Unlock()
-	if f.ends.IsZero() || ends.Before(f.ends) {
-		f.ends, f.why = ends, why
+	if f.own == nil || ends.Before(f.own.ends) {
+		f.own = &own{ends, why}
 	}
 }
 
@@ -103,8 +107,8 @@ func (f *Life) causeSafe(now time.Time) error {
 	}
 	if over := f.lease.overSafe(now); over != nil {
 		f.endSafe(f.of.LostSafe(over))
-	} else if !f.ends.IsZero() && !Before(now, f.ends) {
-		f.endSafe(f.why)
+	} else if f.own != nil && !Before(now, f.own.ends) {
+		f.endSafe(f.own.why)
 		f.of.OverSafe()
 	}
 	return f.cause
@@ -122,8 +126,8 @@ func (f *Life) Until(now time.Time) time.Time {
 		return time.Time{}
 	}
 	until := f.lease.trust.Until()
-	if !f.ends.IsZero() && f.ends.Before(until) {
-		until = f.ends
+	if f.own != nil && f.own.ends.Before(until) {
+		until = f.own.ends
 	}
 	return until
 }

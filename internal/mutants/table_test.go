@@ -1533,8 +1533,14 @@ var mutants = []mutant{
 	{
 		name:    "a hold is told by the hooks alone",
 		why:     "Acquired tells of each hold. But hooks run some time later, and then the work is not below the span of its hold.",
-		change:  in("call.tellHolds").drop("_ = _.holds(_, _.waited())"),
+		change:  in("call.tellHolds").drop("_ = _.holds(_, _.began.Sub(_.started))"),
 		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
+	},
+	{
+		name:    "a hold keeps its call",
+		why:     "The garbage collector finds what is not needed. But the claim, which goes on with the turn, points to the call.",
+		change:  in("call.lock").drop("_.first.wait = nil"),
+		killers: []killer{inArea("lease", "TestWhatASessionTakes")},
 	},
 	{
 		name: "what is told of a hold may panic",
@@ -2893,7 +2899,7 @@ var mutants = []mutant{
 		why:  "Unlock has said that it is not certain. But the job has run, and runs again before its least time is over.",
 		change: in("release.giveUpLocked").replace(
 			"if _ := _self.stay; _ != nil && time.Now().Before(_.until)",
-			"{ for _, o := range _self.h.all { o.place.AbandonLocked(true) } }"),
+			"{ for _, o := range _self.h.all() { o.place.AbandonLocked(true) } }"),
 		killers: []killer{inArea("holders", "TestALeastTimeUnderFaults")},
 	},
 	{
@@ -2962,7 +2968,7 @@ var mutants = []mutant{
 		change: in("Hold.checkLocked").
 			replace("whole := _.closeLocked()", "_self.closeLocked(); whole := false").
 			in("Hold.closeLocked").after("whole = _",
-			"if whole && h.m.s.leases.ClosedLocked() { for _, o := range h.all { o.reportReleased() } }"),
+			"if whole && h.m.s.leases.ClosedLocked() { for _, o := range h.all() { o.reportReleased() } }"),
 		killers: []killer{core("hold", "TestAHoldThatEndsWithItsMutexAndItsSessionIsToldToEndOnce")},
 	},
 	{
@@ -3080,8 +3086,8 @@ var mutants = []mutant{
 		name: "one of several names is recalled alone",
 		why:  "The request stands in the key of one name. But a holder of all of them listens for a request for any.",
 		change: in("endTogetherLocked").replace(
-			"_all[_i], _o.hold.all, _o.hold.recall = _o.hold, _all, _.hold.recall",
-			"_all[_i], _o.hold.all = _o.hold, _all"),
+			"_all.holds[_i], _o.hold.together, _o.hold.recall = _o.hold, _all, _.hold.recall",
+			"_all.holds[_i], _o.hold.together = _o.hold, _all"),
 		killers: []killer{inArea("kinds", "TestSeveralNamesAreRecalledTogether"), ofFamily(1000)},
 	},
 	{
@@ -3153,7 +3159,7 @@ var mutants = []mutant{
 	{
 		name:    "one of several names is lost alone",
 		why:     "The others are still held. But the work that they protect needs all names.",
-		change:  in("Hold.endLocked").replace("all", "self"),
+		change:  in("Hold.endLocked").replace("_self.all()", "_self.self[:]"),
 		killers: []killer{inArea("kinds", "TestALossOfOneOfSeveralNames"), ofFamily(300)},
 	},
 

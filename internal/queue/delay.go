@@ -88,12 +88,25 @@ const (
 // what a delay depends on calls settle first, and so does each question.
 type delay struct {
 	met    line.TTLs         // of the contenders, at the last reading
-	stands [behind + 1]int   // how many places of the Session have a standing, in era
+	stands [behind + 1]int32 // how many places of the Session have a standing, in era
 	era    int               // the last set-back that was reckoned with has begun it
-	ends   [behind]time.Time // when a read may begin, and when any other hold; zero without a set-back
+	bars   *bars             // nil without a set-back, and a doubt
+}
+
+// The bars of a line are until when no hold begins there.
+type bars struct {
+	ends [behind]time.Time // when a read may begin, and when any other hold; zero without a set-back
 
 	doubting int64     // the create revision of the key that has begun the last doubt, 0 without one
 	doubted  time.Time // until when no hold begins for it
+}
+
+// change are the bars of d, to be changed.
+func (d *delay) change() *bars {
+	if d.bars == nil {
+		d.bars = new(bars)
+	}
+	return d.bars
 }
 
 // settle reckons with the last set-back. Places that were read two set-backs ago count no more.
@@ -102,23 +115,32 @@ func (d *delay) settle(last setBack) {
 		return
 	}
 	if d.era+1 != last.era {
-		d.stands = [behind + 1]int{}
+		d.stands = [behind + 1]int32{}
 	}
-	d.ends[0] = later(d.ends[0], last.until(d.met, d.stands[besides]+d.stands[behind] > 0))
-	d.ends[1] = later(d.ends[1], last.until(d.met, d.stands[behind] > 0))
-	d.era, d.stands = last.era, [behind + 1]int{}
+	ends := &d.change().ends
+	ends[0] = later(ends[0], last.until(d.met, d.stands[besides]+d.stands[behind] > 0))
+	ends[1] = later(ends[1], last.until(d.met, d.stands[behind] > 0))
+	d.era, d.stands = last.era, [behind + 1]int32{}
 }
 
 // proven is when a hold of a kind may begin, as far as set-backs say that were proven.
 func (d *delay) proven(kind line.Kind) time.Time {
-	if kind == line.Read {
-		return d.ends[0]
+	switch {
+	case d.bars == nil:
+		return time.Time{}
+	case kind == line.Read:
+		return d.bars.ends[0]
 	}
-	return d.ends[1]
+	return d.bars.ends[1]
 }
 
 // until is when a hold of a kind may begin.
-func (d *delay) until(kind line.Kind) time.Time { return later(d.proven(kind), d.doubted) }
+func (d *delay) until(kind line.Kind) time.Time {
+	if d.bars == nil {
+		return time.Time{}
+	}
+	return later(d.proven(kind), d.bars.doubted)
+}
 
 // A LockDelay is for how long no hold begins, and why.
 type LockDelay struct {

@@ -214,7 +214,7 @@ func (n *Line) isKeptLocked() bool {
 func (n *Line) DelayLocked(now time.Time, kind line.Kind) LockDelay {
 	k := n.keys
 	doubted := k.etcd.Epoch().Doubted()
-	if k.setBack.era == 0 && doubted.IsZero() && n.delay.doubted.IsZero() {
+	if k.setBack.era == 0 && doubted.IsZero() && n.delay.bars == nil {
 		return LockDelay{}
 	}
 	n.delay.settle(k.setBack)

@@ -386,7 +386,8 @@ func (p *Place) doubtLocked() {
 		return
 	}
 	p.doubtful = true
-	d.doubting, d.doubted = p.Ticket.Rev(), time.Now().Add(max(k.TTL, p.Lease.TTL))
+	bars := d.change()
+	bars.doubting, bars.doubted = p.Ticket.Rev(), time.Now().Add(max(k.TTL, p.Lease.TTL))
 	if k.newest == nil || p.Ticket.Rev() > k.newest.Ticket.Rev() {
 		k.newest = p
 	}

@@ -78,7 +78,7 @@ func TestALeaseThatIsOverSparesNoRestoreDelay(t *testing.T) {
 					s.take(t, line.Shape{})
 				}
 				s.put(t, s.take(t, line.Shape{}))
-				require.Equal(t, 1, s.line.delay.stands[behind])
+				require.EqualValues(t, 1, s.line.delay.stands[behind])
 				server.Cut("a")
 				over := s.place.Lease.TTL - time.Second // the margin
 				time.Sleep(over - 1)

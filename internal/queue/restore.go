@@ -228,8 +228,8 @@ func (k *Keys) decideBy(doubted []*Place, key string, put int64, most time.Durat
 	guard.Pieces(k.mu, slices.Values(doubted), func(p *Place) {
 		p.doubtful = false
 		p.standsLocked(nowhere)
-		if d := &p.line.delay; was && d.doubting == p.Ticket.Rev() {
-			d.doubting, d.doubted = 0, time.Time{}
+		if bars := p.line.delay.change(); was && bars.doubting == p.Ticket.Rev() {
+			bars.doubting, bars.doubted = 0, time.Time{}
 			p.line.local.MarkLocked()
 		}
 	})

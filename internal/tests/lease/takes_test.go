@@ -59,7 +59,7 @@ func TestWhatASessionTakes(t *testing.T) {
 		more, running := takes()
 		assert.Equal(t, sessions-1, running-goroutines, "the watches of the holds")
 		t.Logf("a Session with a hold: %d bytes", (more-bytes)/(sessions-1))
-		assert.Less(t, (more-bytes)/(sessions-1), 18_500)
+		assert.Less(t, (more-bytes)/(sessions-1), 17_000)
 
 		for _, m := range holds {
 			require.NoError(t, m.Unlock(t.Context()))
@@ -77,7 +77,7 @@ func TestWhatASessionTakes(t *testing.T) {
 		more, running = takes()
 		assert.Zero(t, running, "one that holds many names")
 		t.Logf("a held name: %d bytes", (more-bytes)/names)
-		assert.Less(t, (more-bytes)/names, 3500)
+		assert.Less(t, (more-bytes)/names, 2750)
 		runtime.KeepAlive(all)
 	})
 }
