@@ -79,7 +79,7 @@ func (l *Lease) keepLocked(granted time.Time) {
 	k.next = time.AfterFunc(first, k.renewalDue)
 	k.mu.Unlock()
 	k.ignore = l.pool.etcd.LookOut(l.alarmed) // which resets that timer
-	l.care = time.AfterFunc(0, l.WakeKeeper)
+	l.care = time.AfterFunc(0, k.careDue)
 }
 
 // WakeKeeper has the keeper see what is due.
@@ -91,14 +91,36 @@ func (l *Lease) WakeKeeper() {
 }
 
 func (k *keeper) wakeLocked() {
-	if k.due = true; !k.caring && k.verdict != leaseOver {
-		k.caring = true
-		k.pool.tasks.Go(k.cares)
+	if k.beginsLocked() {
+		go k.cares()
 	}
 }
 
-// cares is the goroutine that cares, for as long as something is due.
+// careDue is WakeKeeper of the timer, whose goroutine cares. (Do not begin another one for that,
+// nor for a renewal: a goroutine costs a tenth of what a renewal does.)
+func (k *keeper) careDue() {
+	k.mu.Lock()
+	begins := k.beginsLocked()
+	k.mu.Unlock()
+	if begins {
+		k.cares()
+	}
+}
+
+// beginsLocked notes that something is due, and reports whether the caller has to call cares.
+func (k *keeper) beginsLocked() bool {
+	k.due = true
+	if k.caring || k.verdict == leaseOver {
+		return false
+	}
+	k.caring = true
+	k.pool.tasks.Add()
+	return true
+}
+
+// cares cares for as long as something is due.
 func (k *keeper) cares() {
+	defer k.pool.tasks.Done()
 	for {
 		k.mu.Lock()
 		if !k.due || k.verdict == leaseOver {
@@ -172,25 +194,27 @@ func (k *keeper) renewalDue() {
 		return
 	}
 	until := k.until()
+	var send func()
 	k.mu.Lock()
-	renews, closed := k.verdict == leaseRenew && !k.nextAt.After(time.Now()), k.pool.etcd.Closed()
-	if renews && !closed {
-		k.sendLocked(until)
+	if k.verdict == leaseRenew && !k.nextAt.After(time.Now()) {
+		send = k.sendLocked(until)
 	}
 	k.mu.Unlock()
-	if renews && closed {
-		k.renewalFailed(attempt.ErrClientClosed)
+	if send != nil {
+		send()
 	}
 }
 
-// sendLocked sends a renewal, and has the next one sent when the answer of this one is late. Once
-// the client is closed none can be sent any more.
-func (k *keeper) sendLocked(until time.Time) {
+// sendLocked returns what sends a renewal, and waits for its answer. It has the next one sent when
+// that is late. Once the client is closed none can be sent any more.
+func (k *keeper) sendLocked(until time.Time) (send func()) {
+	if k.pool.etcd.Closed() {
+		return func() { k.renewalFailed(attempt.ErrClientClosed) }
+	}
 	k.lastStarted = time.Now()
 	started, r := k.lastStarted, keepalive.Renewal{
 		Until: until, Patience: k.plan.Late(), Anew: k.repeated, Refused: k.refused,
 	}
-	k.pool.tasks.Go(func() { k.renew(started, r) })
 	if k.unanswered > 0 {
 		if k.pool.etcd.Several() {
 			second := r
@@ -202,6 +226,11 @@ func (k *keeper) sendLocked(until time.Time) {
 	}
 	k.unanswered++ // until its answer comes
 	k.nextLocked(k.plan.Late())
+	k.pool.tasks.Add()
+	return func() {
+		defer k.pool.tasks.Done()
+		k.renew(started, r)
+	}
 }
 
 // answered sets when the next renewal is due, by how one has ended.

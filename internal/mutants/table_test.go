@@ -2320,7 +2320,7 @@ var mutants = []mutant{
 	{
 		name:    "renewals go on though the client is closed",
 		why:     "A renewal that fails at once is sent again soon. But with a closed client all of them fail, and each is a line of the log.",
-		change:  in("keeper.renewalDue").replace("_.pool.etcd.Closed()", "false"),
+		change:  in("keeper.sendLocked").replace("_.pool.etcd.Closed()", "false"),
 		killers: []killer{inArea("outages", "TestAClientThatIsClosedBeforeItsSessionIsOneWarning")},
 	},
 	{
