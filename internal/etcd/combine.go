@@ -81,11 +81,14 @@ const (
 // (Do not send it in a caller's context: its deadline would end all parts.
 // TestAPartThatLeavesTakesNobodyAlong.)
 //
-// The looks of a client at long lines have a combiner of their own: see Newest.
+// The looks of a client at long lines have a combiner of their own, and so has what meets: see
+// Newest and Meeting.
 //
 // (Do not keep the client in it. What the Sessions of a client share lives as long as the client,
 // which would then live for ever. TestAClientIsForgottenWithItsSessions.)
 type combiner struct {
+	send func(*combined, *callContext) error // several parts as one; set once
+
 	mu      sync.Mutex
 	most    int         // how many parts etcd takes, as far as is known; 1 if it takes no parts
 	told    bool        // a listener was told that it takes none
@@ -110,7 +113,7 @@ func hasToken(client *clientv3.Client) bool {
 // has let nested transactions past its permissions, and would refuse all for one.
 func combinerOf(client *clientv3.Client) *combiner {
 	return attempt.SharedBy(&combiners, client, func() *combiner {
-		b := newCombiner(pace{few: fewUnderWay})
+		b := newCombiner(pace{few: fewUnderWay}, (*combined).transact)
 		if client.Username != "" || hasToken(client) {
 			b.most = 1
 		}
@@ -118,9 +121,9 @@ func combinerOf(client *clientv3.Client) *combiner {
 	})
 }
 
-func newCombiner(p pace) *combiner {
-	b := &combiner{most: mostParts, pace: p}
-	b.late = time.AfterFunc(time.Hour, b.send) // not before b.late is set, however slow that is
+func newCombiner(p pace, send func(*combined, *callContext) error) *combiner {
+	b := &combiner{send: send, most: mostParts, pace: p}
+	b.late = time.AfterFunc(time.Hour, b.sendLate) // not before b.late is set, however slow that is
 	b.late.Stop()
 	return b
 }
@@ -133,8 +136,9 @@ type combined struct {
 	done chan struct{} // closed once the parts are answered, or are to be sent alone
 
 	// Guarded by combiner.mu until it is sent.
-	parts []*part
-	sent  bool
+	parts  []*part
+	weight int // of all
+	sent   bool
 
 	// Set before done is closed.
 	refused bool // each part is to be sent alone
@@ -194,9 +198,9 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, count
 	b.pace.comes(time.Now())
 	next := b.waiting
 	switch {
-	case b.most == 1 || r.Name == "" || marked:
+	case b.most == 1 || r.Name == "" && !r.meets || marked:
 		return nil, false
-	case next == nil && b.gathers == 0 && b.under < b.pace.few:
+	case next == nil && b.gathers == 0 && b.under < b.pace.few && !r.meets:
 		b.under++
 		return nil, true
 	case next == nil:
@@ -215,6 +219,9 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, count
 	next.parts = append(next.parts, p)
 	next.waits++
 	n := len(next.parts)
+	if next.weight += r.weight(); r.meets && next.weight > mostMet/4*3 {
+		n = b.most // the next one might not go with them
+	}
 	goes := n >= manyParts && b.under < 2 && !b.pace.dear
 	if goes || n >= b.most || b.gathers > 0 && n >= b.gathers && !b.carries {
 		b.sendLocked()
@@ -311,8 +318,8 @@ func (b *combiner) gather(yields int) *combined {
 	return nil
 }
 
-// send sends what waits, though no answer has come, or not all that were expected.
-func (b *combiner) send() {
+// sendLate sends what waits, though no answer has come, or not all that were expected.
+func (b *combiner) sendLate() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.waiting != nil || b.gathers > 0 { // neither sent meanwhile, nor before late is set
@@ -403,11 +410,7 @@ func (b *combiner) carryOne(of *combined) {
 		p.read.copies = call.asked.Load()
 		return
 	}
-	send := of.transact
-	if b.pace.dear {
-		send = of.look
-	}
-	err := send(call)
+	err := b.send(of, call)
 	of.copies = call.asked.Load() || err != nil && !attempt.NotApplied(err)
 	if of.refused = err != nil && attempt.IsAnswer(err); of.refused {
 		b.refuse(of, err)

@@ -4,6 +4,7 @@ package etcd
 
 import (
 	"context"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -67,6 +68,7 @@ type Conn struct {
 	tasks    *guard.Group
 	stream   *stream      // of watches
 	combiner *combiner    // the client's
+	meeting  *meeting     // the client's
 	lookout  *lookout     // the client's
 	mu       *guard.Mutex // the Session's
 
@@ -103,6 +105,7 @@ func New(
 		tasks:    tasks,
 		stream:   streamOf(client),
 		combiner: combinerOf(client),
+		meeting:  meetingOf(client),
 		lookout:  lookoutOf(client),
 		mu:       mu,
 	}
@@ -272,7 +275,9 @@ func (r *Reading) add(answers []*pb.ResponseOp) {
 // AskInTime returns Ask within the time of one attempt; see inTime.
 func (c *Conn) AskInTime(twice bool) func(context.Context, Request) (Reading, error) {
 	return func(ctx context.Context, r Request) (Reading, error) {
-		return inTime(ctx, c, twice, func(ctx context.Context) (Reading, error) { return c.Ask(ctx, r) })
+		return inTime(ctx, c, twice, func(ctx context.Context) (Reading, error) {
+			return c.asks(r)(ctx, twice)
+		})
 	}
 }
 
@@ -311,7 +316,23 @@ func (c *Conn) asks(r Request) func(context.Context, bool) (Reading, error) {
 		looks := looksOf(c.client)
 		return func(ctx context.Context, _ bool) (Reading, error) { return looks.ask(ctx, c, r) }
 	}
-	return func(ctx context.Context, _ bool) (Reading, error) { return c.Ask(ctx, r) }
+	return func(ctx context.Context, again bool) (Reading, error) {
+		if r.meets && !again {
+			return c.meeting.ask(ctx, c, r)
+		}
+		return c.Ask(ctx, r)
+	}
+}
+
+// OnBeat is how long it is until one of the client's beats, drawn at random among those between
+// from and to from now: the requests that are due at a beat meet. The longer that time is, the
+// longer is a beat, so that few requests meet, too.
+//
+// Each client has beats of its own. (Do not count them from a time that processes share: their
+// requests would reach etcd at once.)
+func (c *Conn) OnBeat(from, to time.Duration) time.Duration {
+	since := time.Since(c.meeting.began)
+	return onBeat(since, from, to, from+rand.N(to-from+1))
 }
 
 // AttemptPast is Attempt of an r that is of the past, and may be answered by any member. The state

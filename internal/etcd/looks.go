@@ -54,7 +54,7 @@ var lookers attempt.Shared[combiner]
 // looksOf returns the combiner of a client's looks.
 func looksOf(client *clientv3.Client) *combiner {
 	return attempt.SharedBy(&lookers, client, func() *combiner {
-		return newCombiner(pace{few: 1, dear: true})
+		return newCombiner(pace{few: 1, dear: true}, (*combined).look)
 	})
 }
 

@@ -18,8 +18,9 @@ type Request struct {
 	key  string // of the range, empty for a transaction
 	opts []clientv3.OpOption
 
-	ticket.Txn // if there is no key
-	newest     // of a look that is shared
+	ticket.Txn      // if there is no key
+	newest          // of a look that is shared
+	meets      bool // it may go with others that meet
 
 	own bool // it is sent in the goroutine of its sender, and not apart
 }

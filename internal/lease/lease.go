@@ -433,6 +433,9 @@ func (l *Lease) AtRisk(now time.Time) bool { return l.plan.AtRisk(l.remaining(no
 // Period is the time from one renewal to the next, while etcd answers at once.
 func (l *Lease) Period() time.Duration { return l.plan.Period }
 
+// Together is when what is due at a time is done, with what the client's other leases do.
+func (l *Lease) Together(due time.Time) time.Time { return l.keeper.sender.Together(due) }
+
 // Live returns a context that ends once no put can apply under the lease any more.
 func (l *Lease) Live() context.Context { return l.live }
 

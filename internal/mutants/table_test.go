@@ -1133,6 +1133,30 @@ var mutants = []mutant{
 		killers: []killer{core("etcd", "TestALookWaitsForNoSilentAnswer")},
 	},
 	{
+		name:    "each Session of a client rechecks and audits alone",
+		why:     "It is one small request. But thousands of Sessions send most of theirs where nothing happens (rule 24).",
+		change:  in("etcd.Conn.asks").never("_.meets && !again"),
+		killers: []killer{inArea("watching", "TestSessionsOfOneClientRecheckAndAuditTogether")},
+	},
+	{
+		name:    "where one of those that meet has changed, all of them have",
+		why:     "Each would read its line anew, and audit its lease. But most of them are as they were (rule 25).",
+		change:  in("etcd.meet").replace("!_.Holds", "false"),
+		killers: []killer{core("etcd", "TestWhatMeetsIsNoRaftEntry")},
+	},
+	{
+		name:    "a recheck waits for the next beat, however late that is",
+		why:     "It meets others there. But a wait whose watch is silent goes on later than is promised (rule 13).",
+		change:  in("etcd.onBeat").never("due > to"),
+		killers: []killer{core("etcd", "TestABeatIsNoLaterThanItMayBe")},
+	},
+	{
+		name:    "an audit is brief though a late request may have put a key",
+		why:     "All keys that the Session knows stand. But one that it does not know blocks its line (rule 9).",
+		change:  in("queue.Account.briefly").replace("_.Sub(_.left) < _", "false"),
+		killers: []killer{inArea("lease", "TestALateKeyOfAForgottenNameIsSwept")},
+	},
+	{
 		name:    "a part that is sent alone forgets that it may have been carried out before",
 		why:     "A late copy puts its key again, and the name is used again.",
 		change:  in("etcd.combiner.ask").drop("_.copies = _.copies || _"),

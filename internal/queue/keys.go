@@ -11,7 +11,6 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -194,10 +193,12 @@ func (k *Keys) suspectOrphanLocked(e line.Entry) {
 }
 
 // recheckAfter is how long a waiter or a view waits for its next recheck. It has relied on its
-// watch since a time, in a line of so many contenders. It asks a slow etcd less often.
+// watch since a time, in a line of so many contenders. It asks a slow etcd less often. The rechecks
+// of a client meet.
 func (k *Keys) recheckAfter(relied time.Time, contenders int) time.Duration {
 	from, to := recheck.Period(time.Since(relied), k.TTL, contenders)
-	return k.etcd.Seldom(from) + rand.N(to-from+1)
+	slow := k.etcd.Seldom(from)
+	return k.etcd.OnBeat(slow, slow+to-from)
 }
 
 // manyPlaces is the number of a lease's keys above which no held key gets a watch of its own: an
@@ -222,6 +223,7 @@ type Account struct {
 	suspect   bool              // an audit of the keys is due now
 	swept     time.Time         // when the last answered audit of the keys on the lease was sent
 	byValues  bool              // the last audit was by values; see auditsBy
+	listed    time.Time         // when an audit was last not brief, or the first was
 	unheard   bool              // one of the last audit's requests had no answer
 	unread    []unread          // watches that were created, whose keys are still to be read
 	reading   bool              // these are being read

@@ -28,7 +28,11 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 	}
 	ask, asks, tells := askBeside(p, ahead, length)
 	stand := ticket.Contend(before, p.Ticket.Entry())
-	read, err := c.readFor(ctx, p, etcd.Ranges(stand, ask...), retry)
+	check := etcd.Ranges(stand, ask...)
+	if length != 0 {
+		check = etcd.Meeting(stand, ask...)
+	}
+	read, err := c.readFor(ctx, p, check, retry)
 	if err != nil {
 		return checked{err: err}
 	}

@@ -445,7 +445,7 @@ func (v *view) compareLine() (same bool) {
 		}
 	}
 	k.mu.Unlock()
-	read, err := k.etcd.ReadBy(v.ctx, etcd.Ranges(ifs, ask...), attempt.Backoff{}, v.failed)
+	read, err := k.etcd.ReadBy(v.ctx, etcd.Meeting(ifs, ask...), attempt.Backoff{}, v.failed)
 	switch {
 	case attempt.Fallen(err) != nil:
 		v.refuse(err)

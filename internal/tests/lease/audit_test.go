@@ -310,7 +310,7 @@ func TestALookThatOmitsALiveKeyEndsNothing(t *testing.T) {
 		}}))
 		mu := contract.MutexOf(t, tests.SessionOf(t, etcd, "a"), "n")
 		hold := tests.LockWithin(t, mu, time.Second)
-		time.Sleep(2 * tests.SeldomLook)
+		time.Sleep(13 * tests.TTL)
 		require.NoError(t, hold.Err(), context.Cause(hold))
 		require.NotEmpty(t, etcd.Calls(fake.TimeToLive))
 		require.NoError(t, mu.Unlock(context.Background()))

@@ -1,0 +1,113 @@
+package etcd
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/line"
+)
+
+// What is due at a beat is due neither sooner nor later than it may be without beats, and on
+// average when it would be.
+func TestABeatIsNoLaterThanItMayBe(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, window := range []time.Duration{
+		0, 1, leastBeat, 375 * time.Millisecond, longestBeat, 5 * time.Second, time.Hour,
+	} {
+		for range 20 {
+			from := time.Duration(random.Int64N(int64(time.Minute)))
+			var sum float64
+			const draws = 2000
+			for range draws {
+				since := time.Duration(random.Int64N(int64(time.Hour)))
+				due := onBeat(since, from, from+window, from+rand.N(window+1))
+				require.GreaterOrEqual(t, due, from)
+				require.LessOrEqual(t, due, from+window)
+				sum += (due - from).Seconds() / draws
+				if window >= 4*leastBeat {
+					require.Zero(t, (since+due)%leastBeat, "no beat")
+				}
+			}
+			require.InDelta(t, window.Seconds()/2, sum, window.Seconds()*0.05)
+		}
+	}
+}
+
+// Requests that meet go as one, which only reads and has no transactions in it. Each gets what it
+// would get alone; where not all holds, from a request of its own.
+func TestWhatMeetsIsNoRaftEntry(t *testing.T) {
+	for _, gone := range []int{-1, 3} {
+		t.Run(fmt.Sprint("gone ", gone), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const n = 8 // as many may be under way at first
+				etcd := fake.NewServer()
+				c, _ := conn(t, etcd.Client("a"))
+				other, _ := conn(t, c.client)
+				lineOf(t, etcd, "n", n)
+				var requests []Request
+				for i := range n {
+					key := fmt.Sprint(line.Prefix("n"), i)
+					if i == gone {
+						key += "gone"
+					}
+					requests = append(requests, Meeting(
+						[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), ">", 0)},
+						[]clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(line.Prefix("n"),
+							clientv3.WithPrefix(), clientv3.WithCountOnly())}[i%2:]...))
+				}
+				reads, errs := make([]Reading, n), make([]error, n)
+				var running sync.WaitGroup
+				for i, r := range requests {
+					running.Go(func() {
+						reads[i], errs[i] = []*Conn{c, other}[i%2].Attempt(t.Context(), r)
+					})
+				}
+				running.Wait()
+				sent := etcd.Calls(fake.Txn)
+				if gone < 0 {
+					require.Len(t, sent, 1)
+				} else {
+					require.Len(t, sent, 1+n)
+				}
+				require.Len(t, sent[0].Gets, n+n/2)
+				for _, call := range sent {
+					require.Zero(t, call.Nested)
+					require.Empty(t, call.Puts)
+				}
+				for i, r := range requests {
+					require.Equal(t, i != gone, reads[i].Holds)
+					require.Len(t, reads[i].Ranges, len(r.Then))
+					sameRead(t, c, r, reads[i], errs[i])
+				}
+			})
+		})
+	}
+}
+
+// More than etcd takes in one transaction goes as several.
+func TestWhatMeetsFitsIntoATransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		etcd := fake.NewServer()
+		etcd.MaxTxnOps(128)
+		c, _ := conn(t, etcd.Client("a"))
+		var running sync.WaitGroup
+		for range 100 {
+			running.Go(func() {
+				get := clientv3.OpGet("k")
+				read, err := c.Attempt(t.Context(), Meeting(nil, get, get, get, get, get))
+				require.NoError(t, err)
+				require.Len(t, read.Ranges, 5)
+			})
+		}
+		running.Wait()
+		require.LessOrEqual(t, len(etcd.Calls(fake.Txn)), 8)
+	})
+}
