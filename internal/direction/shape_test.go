@@ -99,6 +99,91 @@ func TestAFunctionIsReadAtOnce(t *testing.T) {
 	require.Greater(t, functions, 1000)
 }
 
+// Who follows ARCHITECTURE.md looks for its names in the code. One with a dot is a method or a
+// field of the type before it, or is declared in the package.
+func TestTheArchitectureNamesWhatThereIs(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "ARCHITECTURE.md"))
+	require.NoError(t, err)
+	declared, files := declarations(t)
+	names := 0
+	quoted := regexp.MustCompile("`([a-zA-Z]\\w*(?:\\.\\w+)*)`")
+	for _, found := range quoted.FindAllStringSubmatch(string(page), -1) {
+		name := found[1]
+		if strings.HasPrefix(name, "Test") || token.IsKeyword(name) {
+			continue // internal/tests/docs looks for the tests
+		}
+		names++
+		parts := strings.Split(name, ".")
+		assert.True(t, declared[strings.Join(parts[max(0, len(parts)-2):], ".")], found[0])
+	}
+	require.Greater(t, names, 150)
+	for _, name := range regexp.MustCompile(`\b\w+\.go\b`).FindAllString(string(page), -1) {
+		assert.True(t, files[name], name)
+	}
+}
+
+// declarations are the names that the library declares, alone and behind the name of their package
+// or type, and the names of its files.
+func declarations(t *testing.T) (names, files map[string]bool) {
+	t.Helper()
+	lib, err := source.Load(t.Context(), filepath.Join("..", ".."))
+	require.NoError(t, err)
+	names, files = make(map[string]bool), make(map[string]bool)
+	for _, path := range lib.Files() {
+		files[filepath.Base(path)] = true
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		within := file.Name.Name
+		ast.Inspect(file, func(n ast.Node) bool {
+			var ids []*ast.Ident
+			of := within
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				ids = []*ast.Ident{n.Name}
+				if n.Recv != nil {
+					of = types.ExprString(n.Recv.List[0].Type)
+				}
+			case *ast.TypeSpec:
+				ids = []*ast.Ident{n.Name}
+				for _, name := range membersOf(n) {
+					names[n.Name.Name+"."+name], names[name] = true, true
+				}
+			case *ast.ValueSpec:
+				ids = n.Names
+			}
+			for _, id := range ids {
+				of, _, _ = strings.Cut(strings.TrimPrefix(of, "*"), "[")
+				names[of+"."+id.Name], names[id.Name] = true, true
+			}
+			return true
+		})
+	}
+	return names, files
+}
+
+// membersOf are the fields of a struct, or the methods of an interface.
+func membersOf(spec *ast.TypeSpec) (names []string) {
+	var members *ast.FieldList
+	switch def := spec.Type.(type) {
+	case *ast.StructType:
+		members = def.Fields
+	case *ast.InterfaceType:
+		members = def.Methods
+	default:
+		return nil
+	}
+	for _, m := range members.List {
+		for _, id := range m.Names {
+			names = append(names, id.Name)
+		}
+		if len(m.Names) == 0 { // embedded
+			name := types.ExprString(m.Type)
+			names = append(names, name[strings.LastIndexAny(name, ".*")+1:])
+		}
+	}
+	return names
+}
+
 // A relative clause that hangs on another one is read twice. Some are the shortest way to say it.
 func TestFewRelativesAreChained(t *testing.T) {
 	const most = 30
