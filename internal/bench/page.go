@@ -12,8 +12,8 @@ import (
 // shown are the cases of the page that have a table of their own, by the figure that
 // decides. The records have the others.
 var shown = []string{
-	"uncontended", "each-1", "each-8", "each-64", "each-1000", "handover-5ms", "handover-150ms",
-	"crowd-2", "crowd-8", "crowd-64", "crowd-2000",
+	"uncontended", "each-1", "each-4", "each-8", "each-64", "each-1000",
+	"handover-5ms", "handover-150ms", "crowd-2", "crowd-8", "crowd-64", "crowd-2000",
 	"processes-8", "processes-64",
 	"fleet-renewals-1000", "fleet-renewals-5000", "begin-1000", "close-5000", "audit-5000",
 	"trylock", "names-10000", "relock", "turns", "crash", "several-8-beside",
