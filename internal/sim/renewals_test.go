@@ -233,9 +233,9 @@ func (w *renewer) mend(member int) {
 	w.net.Find(fmt.Sprint("m", member), "one")
 }
 
-// At rest a lease costs one message per period, on one stream. No read is needed to find
-// out what the answer is worth. That holds for any number of endpoints, however far away
-// they are.
+// At rest a lease costs one message per period, on one stream, and an audit in four periods. No
+// read is needed to find out what the answer is worth. That holds for any number of endpoints,
+// however far away they are.
 func TestAtRestALeaseCostsOneStreamAndOneMessageAPeriod(t *testing.T) {
 	const periods = 100
 	for _, row := range []struct {
@@ -260,7 +260,7 @@ func TestAtRestALeaseCostsOneStreamAndOneMessageAPeriod(t *testing.T) {
 				require.Equal(t, 1, open)
 				require.GreaterOrEqual(t, sent, periods-1)
 				require.LessOrEqual(t, sent, periods*105/100, "slow answers are asked for sooner")
-				require.Zero(t, w.asked()-before, "reads")
+				require.LessOrEqual(t, w.asked()-before, periods/4, "reads, those of audits among them")
 				require.NoError(t, hold.Err())
 			})
 		})
