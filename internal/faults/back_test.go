@@ -142,6 +142,7 @@ func TestS30WhereEtcdIsSetBackNoTwoHoldAndTheLineGoesOn(t *testing.T) {
 		for _, n := range []int{1, 4, 20} {
 			name := fmt.Sprintf("%s, waiters %d", w.name, n)
 			t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+				t.Parallel()
 				prove(t, row{
 					id: "S30", name: name, quick: 1, lanes: 2, noPeer: true,
 					fault: "etcd set back: " + name,
@@ -273,6 +274,7 @@ func TestS30WhoHasLivedThroughASetBackLeavesTheHolderItsTime(t *testing.T) {
 		for _, u := range uses {
 			name := fmt.Sprintf("%s; %s, then %s by %s", w.name, u.holds, u.waits, u.verb)
 			t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+				t.Parallel()
 				prove(t, row{
 					id: "S30", name: name, quick: 1, full: min(rounds, *trials), lanes: 2, noPeer: true,
 					fault: "etcd set back, and away for 0.1 to 3 s: " + name,
@@ -358,6 +360,7 @@ func TestS46ARestoreByTheBookLetsNoTwoHold(t *testing.T) {
 		for _, u := range uses {
 			name := fmt.Sprintf("%s; %s, then %s by %s", w.name, u.holds, u.waits, u.verb)
 			t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+				t.Parallel()
 				prove(t, row{
 					id: "S46", name: name, quick: 1, full: 1, lanes: 2, noPeer: true,
 					fault: "etcd restored from a snapshot before the hold: " + name,
@@ -428,6 +431,7 @@ func TestS46ARestoreWhoseRevisionSaysNothingLetsNoTwoHold(t *testing.T) {
 		{"the key of a waiter was never there", 0, true, 0, 200},
 	} {
 		t.Run(strings.ReplaceAll(w.name, " ", "-"), func(t *testing.T) {
+			t.Parallel()
 			prove(t, row{
 				id: "S46", name: w.name, quick: 1, full: 1, lanes: 2, noPeer: true,
 				fault: fmt.Sprintf("etcd restored from a snapshot before the hold, its revision raised by %d; "+
