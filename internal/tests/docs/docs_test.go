@@ -398,6 +398,42 @@ func TestTheTenFiguresAreThoseOfTheRun(t *testing.T) {
 	require.Equal(t, strings.Count(table, "\n"), inReadme, "a row of README.md is not of the run")
 }
 
+// The two tables of many names are those of their run: the rates of its second setup, and the
+// ratios to concurrency.Mutex of all four.
+func TestTheNamesAreThoseOfTheRun(t *testing.T) {
+	columns := []string{
+		"etcdlock", "concurrency.Mutex", "go-zookeeper Lock", "rueidislock",
+		"rueidislock (appendfsync always)", "pg_advisory_lock",
+	}
+	run := theBenchRun(t, "names")
+	_, section, found := strings.Cut(docs(t)["docs/performance.md"], "\n## Many names at once\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	rows := regexp.MustCompile(`(?m)^\| ([\d,]+) \| (.*) \|$`).FindAllStringSubmatch(section, -1)
+	require.Len(t, rows, 12)
+	for _, row := range rows {
+		name := "each-" + strings.ReplaceAll(row[1], ",", "")
+		var want []string
+		cells := strings.Split(row[2], " | ")
+		if len(cells) == len(columns) {
+			for _, title := range columns {
+				rate := run.Setups[1].find(name, title)["per second"]
+				if rate == nil {
+					want = append(want, "–")
+					continue
+				}
+				want = append(want, shown(rate.median(t)))
+			}
+		} else {
+			for _, setup := range run.Setups {
+				speed := setup.find(name, "etcdlock")["speed, by concurrency.Mutex"]
+				want = append(want, shown(speed.median(t)))
+			}
+		}
+		require.Equal(t, want, cells, row[0])
+	}
+}
+
 // A benchRun is what these tests read of a record of internal/bench.
 type benchRun struct{ Setups []benchSetup }
 
