@@ -222,7 +222,7 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, count
 	if next.weight += r.weight(); r.meets && next.weight > mostMet/4*3 {
 		n = b.most // the next one might not go with them
 	}
-	goes := n >= manyParts && b.under < 2 && !b.pace.dear
+	goes := n >= manyParts && b.under < 2 && !b.pace.serial
 	if goes || n >= b.most || b.gathers > 0 && n >= b.gathers && !b.carries {
 		b.sendLocked()
 	}
@@ -448,6 +448,19 @@ func (of *combined) transact(call *callContext) error {
 	return nil
 }
 
+// readAll sends what reads as one, without transactions in it.
+func (of *combined) readAll(
+	call *callContext, compares []clientv3.Cmp, ranges []clientv3.Op,
+) (Reading, error) {
+	all := Ranges(compares, ranges...)
+	all.own = true // carry catches a Fall
+	read, err := of.parts[0].conn.send(call, all)
+	if err == nil && len(read.Ranges) != len(ranges) {
+		err = errOther
+	}
+	return read, err
+}
+
 // refuse notes that etcd has refused a combined transaction.
 func (b *combiner) refuse(of *combined, err error) {
 	many := attempt.Is(err, rpctypes.ErrTooManyOps) || attempt.Is(err, rpctypes.ErrRequestTooLarge)
@@ -485,7 +498,7 @@ func (b *combiner) sentAlone(p *part, err error) {
 // request meets the others, and one that works while it holds delays no other.
 // (TestAPaceExpectsTheCallersThatComeBack.)
 type pace struct {
-	dear     bool          // what it sends costs etcd much, however many meet in it
+	serial   bool          // few stays 1, and what waits may: it costs etcd much, or has time
 	few      int           // how many transactions may be under way before others wait
 	took     time.Duration // the last answer
 	patience time.Duration // for how long the callers that it answered are expected
@@ -502,7 +515,7 @@ func (p *pace) lands(n int, took time.Duration, now time.Time) {
 	p.answered, p.came = p.answered/2+float64(p.out), p.came/2+float64(p.back)
 	p.out, p.back, p.took = n, 0, took
 	p.few = 1
-	if took >= longestWait && !p.dear {
+	if took >= longestWait && !p.serial {
 		p.few = fewUnderWay
 	}
 	p.patience = min(took/2, mostPatience)
@@ -512,7 +525,7 @@ func (p *pace) lands(n int, took time.Duration, now time.Time) {
 
 // wait is how long what comes waits at most for others to be answered.
 func (p *pace) wait() time.Duration {
-	if p.dear {
+	if p.serial {
 		return max(longestWait, min(p.took/2, longestShare))
 	}
 	return longestWait

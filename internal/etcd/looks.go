@@ -54,7 +54,7 @@ var lookers attempt.Shared[combiner]
 // looksOf returns the combiner of a client's looks.
 func looksOf(client *clientv3.Client) *combiner {
 	return attempt.SharedBy(&lookers, client, func() *combiner {
-		return newCombiner(pace{few: 1, dear: true}, (*combined).look)
+		return newCombiner(pace{few: 1, serial: true}, (*combined).look)
 	})
 }
 
@@ -72,14 +72,9 @@ func (of *combined) look(call *callContext) error {
 	for i, name := range names {
 		ranges[i] = clientv3.OpGet(line.Prefix(name), newestKeys(latest[name], mostShared)...)
 	}
-	all := Ranges(nil, ranges...)
-	all.own = true // carry catches a Fall
-	read, err := of.parts[0].conn.send(call, all)
-	switch {
-	case err != nil:
+	read, err := of.readAll(call, nil, ranges)
+	if err != nil {
 		return err
-	case len(read.Ranges) != len(ranges):
-		return errOther
 	}
 	for _, p := range of.parts {
 		own, whole := p.r.newest.of(read.Ranges[slices.Index(names, p.r.Name)])

@@ -248,13 +248,13 @@ func TestLooksFallTogether(t *testing.T) {
 	}
 }
 
-// A fallingTxn falls in each transaction.
+// A fallingTxn falls in the transactions in which falls does.
 type fallingTxn struct {
 	clientv3.KV
 	falls func()
 }
 
-func (kv fallingTxn) Txn(context.Context) clientv3.Txn {
+func (kv fallingTxn) Txn(ctx context.Context) clientv3.Txn {
 	kv.falls()
-	return nil
+	return kv.KV.Txn(ctx)
 }

@@ -44,7 +44,7 @@ var meetings attempt.Shared[meeting]
 
 func meetingOf(client *clientv3.Client) *meeting {
 	return attempt.SharedBy(&meetings, client, func() *meeting {
-		return &meeting{newCombiner(pace{few: 1, dear: true}, meet), time.Now()}
+		return &meeting{newCombiner(pace{few: 1, serial: true}, meet), time.Now()}
 	})
 }
 
@@ -55,14 +55,9 @@ func meet(of *combined, call *callContext) error {
 	for _, p := range of.parts {
 		compares, ranges = append(compares, p.r.If...), append(ranges, p.r.Then...)
 	}
-	all := Ranges(compares, ranges...)
-	all.own = true // carry catches a Fall
-	read, err := of.parts[0].conn.send(call, all)
-	switch {
-	case err != nil:
+	read, err := of.readAll(call, compares, ranges)
+	if err != nil {
 		return err
-	case len(read.Ranges) != len(ranges):
-		return errOther
 	}
 	for _, p := range of.parts {
 		n := len(p.r.Then)

@@ -3,6 +3,7 @@ package etcd
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
+	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
 )
 
@@ -113,4 +115,36 @@ func TestWhatMeetsFitsIntoATransaction(t *testing.T) {
 		running.Wait()
 		require.Equal(t, 7, len(etcd.Calls(fake.Txn))) // six with 16, of which the next would not fit
 	})
+}
+
+// The user's code falls in what meets: so do all that have asked. What meets next is sent.
+func TestWhatMeetsFallsTogether(t *testing.T) {
+	for name, falls := range map[string]func(){
+		"panic": func() { panic("boom") }, "Goexit": runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				etcd := fake.NewServer()
+				client := etcd.Client("a")
+				var once sync.Once
+				client.KV = fallingTxn{client.KV, func() { once.Do(falls) }}
+				c, _ := conn(t, client)
+				other, _ := conn(t, client)
+				errs := make([]error, 4)
+				ask := func(i int) {
+					_, errs[i] = []*Conn{c, other}[i%2].Attempt(t.Context(), Meeting(nil, clientv3.OpGet("k")))
+				}
+				var all sync.WaitGroup
+				for i := range errs {
+					all.Go(func() { ask(i) })
+				}
+				all.Wait()
+				for _, err := range errs {
+					require.NotNil(t, guard.FallIn(err))
+				}
+				ask(0)
+				require.NoError(t, errs[0])
+			})
+		})
+	}
 }
