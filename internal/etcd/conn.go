@@ -328,8 +328,8 @@ func (c *Conn) asks(r Request) func(context.Context, bool) (Reading, error) {
 // from and to from now: the requests that are due at a beat meet. The longer that time is, the
 // longer is a beat, so that few requests meet, too.
 //
-// Each client has beats of its own. (Do not count them from a time that processes share: their
-// requests would reach etcd at once.)
+// Each client has beats of its own. (Do not count them from a time that processes share, as that of
+// a start of all: their requests would reach etcd at once. TestTheBeatsOfClientsAreApart.)
 func (c *Conn) OnBeat(from, to time.Duration) time.Duration {
 	since := time.Since(c.meeting.began)
 	return onBeat(since, from, to, from+rand.N(to-from+1))

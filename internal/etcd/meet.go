@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"math/rand/v2"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -37,14 +38,15 @@ func Meeting(compares []clientv3.Cmp, ranges ...clientv3.Op) Request {
 // A meeting is what the requests of a client that meet share.
 type meeting struct {
 	*combiner
-	began time.Time // its beats are counted from then
+	began time.Time // its beats are counted from then, a random time
 }
 
 var meetings attempt.Shared[meeting]
 
 func meetingOf(client *clientv3.Client) *meeting {
 	return attempt.SharedBy(&meetings, client, func() *meeting {
-		return &meeting{newCombiner(pace{few: 1, serial: true}, meet), time.Now()}
+		began := time.Now().Add(-rand.N(longestBeat))
+		return &meeting{newCombiner(pace{few: 1, serial: true}, meet), began}
 	})
 }
 

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -41,6 +42,27 @@ func TestABeatIsNoLaterThanItMayBe(t *testing.T) {
 			require.InDelta(t, window.Seconds()/2, sum, window.Seconds()*0.05)
 		}
 	}
+}
+
+// The clients of a fleet that begins at once have beats at other times each, and the Sessions of one
+// client have the same.
+func TestTheBeatsOfClientsAreApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients = 100
+		etcd := fake.NewServer()
+		dues := make(map[time.Duration]bool)
+		for range clients {
+			client := etcd.Client("a")
+			own := make(map[time.Duration]bool)
+			for range 100 {
+				c, _ := conn(t, client)
+				own[c.OnBeat(time.Second, 2*time.Second)] = true
+			}
+			require.LessOrEqual(t, len(own), 3)
+			maps.Copy(dues, own)
+		}
+		require.Greater(t, len(dues), clients)
+	})
 }
 
 // Requests that meet go as one, which only reads and has no transactions in it. Each gets what it

@@ -1151,6 +1151,12 @@ var mutants = []mutant{
 		killers: []killer{core("etcd", "TestABeatIsNoLaterThanItMayBe")},
 	},
 	{
+		name:    "the beats of all clients begin as they do",
+		why:     "A fleet that begins at once then rechecks at once, as long as it waits (rule 25).",
+		change:  in("etcd.meetingOf").replace("time.Now().Add(-rand.N(longestBeat))", "time.Now()"),
+		killers: []killer{core("etcd", "TestTheBeatsOfClientsAreApart")},
+	},
+	{
 		name:    "an audit is brief though a late request may have put a key",
 		why:     "All keys that the Session knows stand. But one that it does not know blocks its line (rule 9).",
 		change:  in("queue.Account.briefly").replace("_.Sub(_.left) < _", "false"),
