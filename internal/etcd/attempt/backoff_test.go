@@ -77,7 +77,7 @@ func TestAnAttemptAfterOneWithoutAnAnswerMayTakeTwiceAsLong(t *testing.T) {
 }
 
 // While a window stands still, because etcd has failed other attempts, the error of one that waits
-// names theirs. Otherwise it is an error like any of a request that was not sent.
+// names and has theirs. Otherwise it is an error like any of a request that was not sent.
 func TestAnAttemptThatWaitsForThePaceNamesWhyItDoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := caller(context.Background())
@@ -92,6 +92,7 @@ func TestAnAttemptThatWaitsForThePaceNamesWhyItDoes(t *testing.T) {
 		_, _, err = Do(ctx, c, &Backoff{Policy: Put}, time.Hour, answers(nil), nil)
 		require.EqualError(t, err, "etcd is busy: no request was sent: "+down.Error())
 		require.ErrorIs(t, err, ErrUnreachable)
+		require.ErrorIs(t, err, down)
 		require.True(t, NotApplied(err) && Absent(err))
 		require.False(t, Overloaded(err) || Refused(err) || Settles(err) || IsAnswer(err))
 		require.False(t, Is(err, rpctypes.ErrTimeout))

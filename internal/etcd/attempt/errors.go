@@ -26,7 +26,14 @@ func (e *busyError) Error() string {
 	return text + ": " + e.last.Error()
 }
 
-func (e *busyError) Unwrap() error { return ErrUnreachable }
+// Unwrap lets a caller find the error of the earlier ones, too: it is about etcd, and not about a
+// call. (For this package it is no answer: see answerIn.)
+func (e *busyError) Unwrap() []error {
+	if e.last == nil {
+		return []error{ErrUnreachable}
+	}
+	return []error{ErrUnreachable, e.last}
+}
 
 var (
 	// ErrNoAnswer says that etcd did not answer in all the time that an attempt may take.
