@@ -44,7 +44,7 @@ func TestABeatIsNoLaterThanItMayBe(t *testing.T) {
 	}
 }
 
-// The clients of a fleet that begins at once have beats at other times each, and the Sessions of one
+// The clients of a fleet that begins at once have beats at other times each; the Sessions of a
 // client have the same.
 func TestTheBeatsOfClientsAreApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
