@@ -27,6 +27,7 @@ type etcd struct {
 	members []*process
 	clients []string // addresses, by member
 	login   string   // user:password@, or ""
+	trip    time.Duration
 	admin   *clientv3.Client
 }
 
@@ -73,7 +74,11 @@ func (e *etcd) serves(ctx context.Context) error {
 	return nil
 }
 
-func (e *etcd) address() string { return e.login + strings.Join(e.clients, ",") }
+// address returns what dialEtcd takes.
+func (e *etcd) address() string {
+	return fmt.Sprintf("%v;%s%s", e.trip, e.login, strings.Join(e.clients, ","))
+}
+
 func (e *etcd) version() string { return "etcd " + version.Version }
 
 // requirePasswords makes etcd ask for user and password. The hash with which it compares a

@@ -96,6 +96,7 @@ type config struct {
 	only   *regexp.Regexp
 	rounds int
 	slice  time.Duration
+	trip   time.Duration
 	disk   string
 	tmpfs  string
 	out    string
@@ -117,6 +118,7 @@ func newFlagSet(c *config, patterns *[3]string) *flag.FlagSet {
 	fs.StringVar(&patterns[2], "only", "", "`regexp` of the alternatives to compare with "+baseline)
 	fs.IntVar(&c.rounds, "rounds", 5, "rounds of each case; the longest cases have at most 3")
 	fs.DurationVar(&c.slice, "slice", time.Second, "how long an alternative is measured in a round")
+	fs.DurationVar(&c.trip, "trip", 0, "how much longer a trip to etcd and back takes, as to a far one")
 	fs.StringVar(&c.disk, "disk", "/var/tmp", "`directory` on a disk, for the servers' data")
 	fs.StringVar(&c.tmpfs, "tmpfs", "/dev/shm", "`directory` on a tmpfs, for the servers' data")
 	fs.StringVar(&c.out, "out", ".", "`directory` of the records of runs, their page and their chart")
@@ -172,6 +174,10 @@ func parseFlags(args []string) (config, error) {
 		return config{}, fmt.Errorf("-rounds %d: must be from 1 to 100", c.rounds)
 	case !plainName.MatchString(c.name):
 		return config{}, fmt.Errorf("-name %q: must be of a-z, 0-9 and -", c.name)
+	case c.trip < 0 || c.trip > time.Second:
+		return config{}, fmt.Errorf("-trip %v: must be from 0 to 1s", c.trip)
+	case c.trip > 0 && c.peers:
+		return config{}, errors.New("-trip: the peers have none")
 	case c.slice < 50*time.Millisecond || c.slice > time.Minute:
 		return config{}, fmt.Errorf("-slice %v: must be from 50ms to 1m", c.slice)
 	}

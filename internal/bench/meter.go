@@ -117,6 +117,8 @@ func (a *arena) askEtcd(ctx context.Context) (c counts, err error) {
 
 // A wire counts what goes over the connections of the clients that have it.
 type wire struct {
+	trip time.Duration // how much later each answer comes
+
 	rpcs, messages, renewals, logins, bytes atomic.Int64
 	grants, revokes, warnings               atomic.Int64
 
@@ -145,7 +147,75 @@ func (w *wire) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	if err != nil {
 		return nil, err
 	}
+	if w.trip > 0 {
+		conn = newFarConn(conn, w.trip)
+	}
 	return &countedConn{conn, w}, nil
+}
+
+// A farConn hands over what comes, in its order, a trip after it has come. Its reads have no
+// deadline.
+type farConn struct {
+	net.Conn
+	trip  time.Duration
+	came  chan arrival
+	open  context.Context
+	close context.CancelFunc
+	rest  []byte // of the last arrival
+}
+
+type arrival struct {
+	data []byte
+	err  error
+	due  time.Time
+}
+
+func newFarConn(conn net.Conn, trip time.Duration) *farConn {
+	c := &farConn{Conn: conn, trip: trip, came: make(chan arrival, 1024)}
+	c.open, c.close = context.WithCancel(context.Background())
+	go c.receive()
+	return c
+}
+
+func (c *farConn) receive() {
+	for {
+		b := make([]byte, 32<<10)
+		n, err := c.Conn.Read(b)
+		select {
+		case c.came <- arrival{b[:n], err, time.Now().Add(c.trip)}:
+		case <-c.open.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (c *farConn) Read(b []byte) (int, error) {
+	if len(c.rest) == 0 {
+		var a arrival
+		select {
+		case a = <-c.came:
+		case <-c.open.Done():
+			return 0, net.ErrClosed
+		}
+		if err := sleep(c.open, time.Until(a.due)); err != nil {
+			return 0, net.ErrClosed
+		}
+		if a.err != nil {
+			return copy(b, a.data), a.err // which has no data, as a rule
+		}
+		c.rest = a.data
+	}
+	n := copy(b, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
+
+func (c *farConn) Close() error {
+	c.close()
+	return c.Conn.Close()
 }
 
 type countedConn struct {

@@ -21,8 +21,14 @@ import (
 // closeWithin bounds how long a party may take to give back what it has.
 const closeWithin = 10 * time.Second
 
-// dialEtcd makes a client for an address, which may begin with user:password@.
+// dialEtcd makes a client for an address: how much longer a trip takes than it does, a semicolon,
+// perhaps user:password@, and the members.
 func dialEtcd(address string, w *wire) (*clientv3.Client, error) {
+	trip, address, _ := strings.Cut(address, ";")
+	var err error
+	if w.trip, err = time.ParseDuration(trip); err != nil {
+		return nil, err
+	}
 	cfg := clientv3.Config{Logger: zap.NewNop(), DialOptions: w.dialOptions()}
 	if who, hosts, found := strings.Cut(address, "@"); found {
 		cfg.Username, cfg.Password, _ = strings.Cut(who, ":")

@@ -101,6 +101,9 @@ func (s setup) start(ctx context.Context, cfg config) (*systems, error) {
 		if err != nil {
 			return started, err
 		}
+		if e, ok := sys.(*etcd); ok {
+			e.trip = cfg.trip
+		}
 		started.running[starter.kind] = sys
 	}
 	return started, nil
