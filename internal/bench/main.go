@@ -118,7 +118,7 @@ func newFlagSet(c *config, patterns *[3]string) *flag.FlagSet {
 	fs.StringVar(&patterns[2], "only", "", "`regexp` of the alternatives to compare with "+baseline)
 	fs.IntVar(&c.rounds, "rounds", 5, "rounds of each case; the longest cases have at most 3")
 	fs.DurationVar(&c.slice, "slice", time.Second, "how long an alternative is measured in a round")
-	fs.DurationVar(&c.trip, "trip", 0, "how much longer a trip to etcd and back takes, as to a far one")
+	fs.DurationVar(&c.trip, "trip", 0, "how far etcd is: each answer comes that much later")
 	fs.StringVar(&c.disk, "disk", "/var/tmp", "`directory` on a disk, for the servers' data")
 	fs.StringVar(&c.tmpfs, "tmpfs", "/dev/shm", "`directory` on a tmpfs, for the servers' data")
 	fs.StringVar(&c.out, "out", ".", "`directory` of the records of runs, their page and their chart")

@@ -326,11 +326,13 @@ func (c *Conn) asks(r Request) func(context.Context, bool) (Reading, error) {
 
 // OnBeat is how long it is until one of the client's beats, drawn at random among those between
 // from and to from now: the requests that are due at a beat meet. The longer that time is, the
-// longer is a beat, so that few requests meet, too.
+// longer is a beat, so that few requests meet, too. While etcd is slow all of it is later (Seldom).
 //
 // Each client has beats of its own. (Do not count them from a time that processes share, as that of
 // a start of all: their requests would reach etcd at once. TestTheBeatsOfClientsAreApart.)
 func (c *Conn) OnBeat(from, to time.Duration) time.Duration {
+	slow := c.Seldom(from)
+	from, to = slow, slow+to-from
 	since := time.Since(c.meeting.began)
 	return onBeat(since, from, to, from+rand.N(to-from+1))
 }

@@ -4,7 +4,6 @@ package follow
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -218,11 +217,11 @@ func (f *Follower) pause(ctx context.Context) {
 // recheckAfter is how long to wait for the next recheck, if the watch has been relied on since a
 // time.
 func (f *Follower) recheckAfter(relied time.Time, seen *Snapshot) time.Duration {
-	if !f.All {
-		return attempt.Jitter(f.Conn.Seldom(recheck.Least))
+	from, to := recheck.Least/4*3, recheck.Least/4*5
+	if f.All {
+		from, to = recheck.Period(time.Since(relied), f.TTL, seen.Keys)
 	}
-	from, to := recheck.Period(time.Since(relied), f.TTL, seen.Keys)
-	return f.Conn.Seldom(from) + rand.N(to-from+1)
+	return f.Conn.OnBeat(from, to)
 }
 
 // stands reports whether nothing has changed since, as one more request shows. It also reports true
@@ -252,7 +251,7 @@ func (f *Follower) stands(ctx context.Context, seen *Snapshot) (bool, error) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, f.Conn.Seldom(recheck.Least))
 	defer cancel()
-	read, err := f.Conn.Attempt(bounded, etcd.Ranges(ifs, ask))
+	read, err := f.Conn.Attempt(bounded, etcd.Meeting(ifs, ask))
 	if err != nil { // if it stays so look says it
 		return !attempt.Refused(err) && !f.Conn.Closed(), f.failed(err)
 	}

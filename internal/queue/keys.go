@@ -197,8 +197,7 @@ func (k *Keys) suspectOrphanLocked(e line.Entry) {
 // of a client meet.
 func (k *Keys) recheckAfter(relied time.Time, contenders int) time.Duration {
 	from, to := recheck.Period(time.Since(relied), k.TTL, contenders)
-	slow := k.etcd.Seldom(from)
-	return k.etcd.OnBeat(slow, slow+to-from)
+	return k.etcd.OnBeat(from, to)
 }
 
 // manyPlaces is the number of a lease's keys above which no held key gets a watch of its own: an
