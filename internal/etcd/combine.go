@@ -15,6 +15,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 const (
@@ -448,14 +449,14 @@ func (of *combined) transact(call *callContext) error {
 	return nil
 }
 
-// readAll sends what reads as one, without transactions in it.
+// readAll sends what reads as one, without transactions in it. If what is compared does not hold,
+// the Reading has no ranges.
 func (of *combined) readAll(
 	call *callContext, compares []clientv3.Cmp, ranges []clientv3.Op,
 ) (Reading, error) {
-	all := Ranges(compares, ranges...)
-	all.own = true // carry catches a Fall
+	all := Request{Txn: ticket.Txn{If: compares, Then: ranges}, own: true} // carry catches a Fall
 	read, err := of.parts[0].conn.send(call, all)
-	if err == nil && len(read.Ranges) != len(ranges) {
+	if err == nil && read.Holds && len(read.Ranges) != len(ranges) {
 		err = errOther
 	}
 	return read, err

@@ -37,9 +37,11 @@ func sameRead(t *testing.T, c *Conn, r Request, read Reading, err error) {
 	require.NoError(t, err)
 	alone, err := c.Ask(t.Context(), r)
 	require.NoError(t, err)
-	text := func(read Reading) string {
-		all := read.Ranges[0]
-		return fmt.Sprint(all.GetKvs(), all.GetCount(), all.GetMore())
+	text := func(read Reading) (all []string) {
+		for _, r := range read.Ranges {
+			all = append(all, fmt.Sprint(r.GetKvs(), r.GetCount(), r.GetMore()))
+		}
+		return all
 	}
 	require.Equal(t, text(alone), text(read))
 	require.Equal(t, alone.Epoch, read.Epoch)

@@ -7,6 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 const (
@@ -27,11 +28,18 @@ const (
 // each is sent alone, which shows whose it was. So what the Sessions of a client ask costs little
 // more than what one of them asks. (TestSessionsOfOneClientRecheckAndAuditTogether.)
 //
+// Without ranges it counts a known key, since a read is what makes a transaction linearizable.
+// Where others that meet read something, that does.
+//
 // (Do not nest the transactions, nor send them with those that write. etcd writes what is nested to
 // its log, though it only reads. TestWhatMeetsIsNoRaftEntry.)
-func Meeting(compares []clientv3.Cmp, ranges ...clientv3.Op) Request {
-	r := Ranges(compares, ranges...)
-	r.meets = len(compares) < mostMet/4 && len(ranges) < mostMet/4
+func Meeting(known []ticket.Known, ranges ...clientv3.Op) Request {
+	compares := len(ranges) == 0
+	if compares {
+		ranges = []clientv3.Op{clientv3.OpGet(known[0].Key, clientv3.WithCountOnly())}
+	}
+	r := Ranges(ticket.Compare(known...), ranges...)
+	r.compares, r.known, r.meets = compares, known, len(r.If) < mostMet/4 && len(ranges) < mostMet/4
 	return r
 }
 
@@ -52,22 +60,72 @@ func meetingOf(client *clientv3.Client) *meeting {
 
 // meet sends requests that meet as one, and reads the answer for each.
 func meet(of *combined, call *callContext) error {
-	var compares []clientv3.Cmp
-	var ranges []clientv3.Op
-	for _, p := range of.parts {
-		compares, ranges = append(compares, p.r.If...), append(ranges, p.r.Then...)
+	all := gathered{knows: make(map[ticket.Known]bool), counts: make(map[span]int)}
+	at := make([][]int, len(of.parts))
+	for i, p := range of.parts {
+		at[i] = all.add(p.r)
 	}
-	read, err := of.readAll(call, compares, ranges)
+	read, err := of.readAll(call, all.compares, all.ranges)
 	if err != nil {
 		return err
 	}
-	for _, p := range of.parts {
-		n := len(p.r.Then)
-		p.read = Reading{Header: read.Header, Holds: read.Holds, Ranges: read.Ranges[:n:n]}
-		p.alone = !read.Holds
-		read.Ranges = read.Ranges[n:]
+	for i, p := range of.parts {
+		if p.alone = !read.Holds; p.alone {
+			continue
+		}
+		p.read = Reading{Header: read.Header, Holds: true}
+		for _, n := range at[i] {
+			p.read.Ranges = append(p.read.Ranges, read.Ranges[n])
+		}
 	}
 	return nil
+}
+
+// A gathered is what goes as one. What several know or count goes once: in one line each knows the
+// one before it, and all count the same.
+type gathered struct {
+	compares []clientv3.Cmp
+	ranges   []clientv3.Op
+	knows    map[ticket.Known]bool
+	counts   map[span]int // indexes of ranges
+}
+
+// A span is what an Op counts.
+type span struct{ from, to string }
+
+// add adds what r compares and reads, and returns the indexes of its ranges.
+func (all *gathered) add(r Request) (at []int) {
+	ifs := r.If
+	for _, k := range r.known {
+		n := k.Compares()
+		if !all.knows[k] {
+			all.compares = append(all.compares, ifs[:n]...)
+			all.knows[k] = true
+		}
+		ifs = ifs[n:]
+	}
+	if r.compares && len(all.ranges) > 0 {
+		return nil
+	}
+	for _, op := range r.Then {
+		s := span{string(op.KeyBytes()), string(op.RangeBytes())}
+		n, counted := all.counts[s]
+		if !isCount(op) || !counted {
+			n = len(all.ranges)
+			all.ranges = append(all.ranges, op)
+		}
+		if isCount(op) {
+			all.counts[s] = n
+		}
+		at = append(at, n)
+	}
+	return at
+}
+
+// isCount reports whether op counts all keys of its range.
+func isCount(op clientv3.Op) bool {
+	return op.IsCountOnly() && op.Limit() == 0 && op.Rev() == 0 && op.MinModRev() == 0 &&
+		op.MaxModRev() == 0 && op.MinCreateRev() == 0 && op.MaxCreateRev() == 0
 }
 
 // weight is how much of what goes as one a request takes.

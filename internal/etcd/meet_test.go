@@ -16,6 +16,8 @@ import (
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/sent"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 // What is due at a beat is due neither sooner nor later than it may be without beats, and on
@@ -75,7 +77,13 @@ func TestWhatMeetsIsNoRaftEntry(t *testing.T) {
 				etcd := fake.NewServer()
 				c, _ := conn(t, etcd.Client("a"))
 				other, _ := conn(t, c.client)
-				lineOf(t, etcd, "n", n)
+				lease, err := c.client.Grant(t.Context(), 60)
+				require.NoError(t, err)
+				var revs []int64
+				for i := range n {
+					require.NoError(t, etcd.PutKey(fmt.Sprint(line.Prefix("n"), i), lease.ID))
+					revs = append(revs, etcd.Rev())
+				}
 				var requests []Request
 				for i := range n {
 					key := fmt.Sprint(line.Prefix("n"), i)
@@ -83,7 +91,7 @@ func TestWhatMeetsIsNoRaftEntry(t *testing.T) {
 						key += "gone"
 					}
 					requests = append(requests, Meeting(
-						[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), ">", 0)},
+						[]ticket.Known{{Key: key, Rev: revs[i]}},
 						[]clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(line.Prefix("n"),
 							clientv3.WithPrefix(), clientv3.WithCountOnly())}[i%2:]...))
 				}
@@ -101,7 +109,7 @@ func TestWhatMeetsIsNoRaftEntry(t *testing.T) {
 				} else {
 					require.Len(t, sent, 1+n)
 				}
-				require.Len(t, sent[0].Gets, n+n/2)
+				require.Len(t, sent[0].Gets, n/2+1) // all count the same
 				for _, call := range sent {
 					require.Zero(t, call.Nested)
 					require.Empty(t, call.Puts)
@@ -114,6 +122,27 @@ func TestWhatMeetsIsNoRaftEntry(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What several know or count goes once, and each gets the ranges that it has asked for.
+func TestWhatIsEqualMeetsOnce(t *testing.T) {
+	all := gathered{knows: make(map[ticket.Known]bool), counts: make(map[span]int)}
+	count, get := ticket.CountBelow("n"), clientv3.OpGet(line.Prefix("n"), clientv3.WithPrefix())
+	newer := clientv3.OpGet(line.Prefix("n"), clientv3.WithPrefix(), clientv3.WithCountOnly(),
+		clientv3.WithMinModRev(7))
+	first, second := ticket.Known{Key: "n/1", Rev: 1, Lease: 1}, ticket.Known{Key: "n/2", Rev: 2, Mod: 3}
+	require.Equal(t, []int{0, 1}, all.add(Meeting([]ticket.Known{first, second}, count, get)))
+	require.Len(t, all.compares, 5)
+	require.Equal(t, []int{2, 0}, all.add(Meeting([]ticket.Known{second, first}, get, count)))
+	require.Len(t, all.compares, 5)
+	second.Mod = 0
+	require.Equal(t, []int{3, 4}, all.add(Meeting([]ticket.Known{first, second}, newer, newer)))
+	require.Len(t, all.compares, 7)
+	require.Equal(t, sent.Txn(ticket.Compare(second), nil, nil).Compare,
+		sent.Txn(all.compares[5:], nil, nil).Compare)
+	require.Equal(t, []int{5}, all.add(Meeting(nil, ticket.CountBelow("m"))))
+	require.Empty(t, all.add(Meeting([]ticket.Known{second})), "it is linearizable already")
+	require.Len(t, all.ranges, 6)
 }
 
 // More than etcd takes in one transaction goes as several.

@@ -21,6 +21,8 @@ type Request struct {
 	ticket.Txn      // if there is no key
 	newest          // of a look that is shared
 	meets      bool // it may go with others that meet
+	compares   bool // it has a range only to be linearizable
+	known      []ticket.Known
 
 	own bool // it is sent in the goroutine of its sender, and not apart
 }

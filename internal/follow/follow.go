@@ -235,23 +235,21 @@ func (f *Follower) recheckAfter(relied time.Time, seen *Snapshot) time.Duration 
 // (TestWatchHolderOfAFreeNameReadsNoNestedNames.)
 func (f *Follower) stands(ctx context.Context, seen *Snapshot) (bool, error) {
 	var free bool
-	var ask clientv3.Op
-	ifs, compares := seen.unchanged()
+	var ask []clientv3.Op
+	known, compares := seen.unchanged()
 	switch {
 	case f.All && !compares:
 		return false, nil
 	case f.All:
-		ask = ticket.CountBelow(f.Name)
-	case compares:
-		ask = clientv3.OpGet(line.Prefix(f.Name), clientv3.WithCountOnly()) // next to nothing
-	default:
+		ask = []clientv3.Op{ticket.CountBelow(f.Name)}
+	case !compares:
 		free = true
-		ask = clientv3.OpGet(line.Prefix(f.Name), clientv3.WithPrefix(), clientv3.WithKeysOnly(),
-			clientv3.WithLimit(fewNewer), clientv3.WithMinModRev(seen.Revision+1))
+		ask = []clientv3.Op{clientv3.OpGet(line.Prefix(f.Name), clientv3.WithPrefix(),
+			clientv3.WithKeysOnly(), clientv3.WithLimit(fewNewer), clientv3.WithMinModRev(seen.Revision+1))}
 	}
 	bounded, cancel := context.WithTimeout(ctx, f.Conn.Seldom(recheck.Least))
 	defer cancel()
-	read, err := f.Conn.Attempt(bounded, etcd.Meeting(ifs, ask))
+	read, err := f.Conn.Attempt(bounded, etcd.Meeting(known, ask...))
 	if err != nil { // if it stays so look says it
 		return !attempt.Refused(err) && !f.Conn.Closed(), f.failed(err)
 	}

@@ -145,16 +145,16 @@ func (s *Snapshot) without(key string) bool {
 	return hold != held || hold == 0 || hold == len(s.Line) && !s.whole
 }
 
-// unchanged compares what decides who holds with what s shows. compares is false if that is
-// nothing, or too much.
-func (s *Snapshot) unchanged() (ifs []clientv3.Cmp, compares bool) {
+// unchanged is what is known of those who decide who holds. compares is false if there is none, or
+// too many to be compared.
+func (s *Snapshot) unchanged() (known []ticket.Known, compares bool) {
 	decisive := s.decisive()
 	if len(decisive) == 0 || len(decisive) > mostCompared {
 		return nil, false
 	}
-	ifs = ticket.Contend(decisive...)
-	for _, e := range decisive {
-		ifs = append(ifs, clientv3.Compare(clientv3.ModRevision(e.Key), "=", e.Mod))
+	known = ticket.Contend(decisive...)
+	for i, e := range decisive {
+		known[i].Mod = e.Mod
 	}
-	return ifs, true
+	return known, true
 }

@@ -1787,8 +1787,9 @@ var mutants = []mutant{
 	{
 		name: "a predecessor is told by its create revision alone",
 		why:  "The create revision tells one key from another. But a key that was put over keeps it, and may have lost its lease: then nothing removes the key (rule 14).",
-		change: in("ticket.Contend").drop(`_, _ := "=", _.Lease`).drop("if lease == 0 #1 of 2").
-			drop("if lease == 0").drop("clientv3.Compare(clientv3.LeaseValue(_.Key), is, lease)"),
+		change: in("ticket.Compare").drop(`_ := "="`).drop("if _.Lease == 0").
+			drop("clientv3.Compare(clientv3.LeaseValue(_.Key), is, _.Lease)").
+			in("ticket.Known.Compares").replace("2", "1").replace("3", "2"),
 		killers: []killer{inArea("watching", "TestAPredecessorWhoseKeyHasLostItsLeaseBlocksNobody")},
 
 		unexplored: "Who watches one key compares it by itself. The exploration has no such watch.",
@@ -1796,8 +1797,7 @@ var mutants = []mutant{
 	{
 		name: "a waiter's own key is told by its create revision alone",
 		why:  "It is the key that the waiter put. But somebody may have put it over, and it goes with another lease, or with none (rule 12).",
-		change: in("queue.Waiter.bothIn").replace("ticket.Contend(_before, _p.Ticket.Entry())",
-			"append(ticket.Contend(_before), _p.Ticket.Exists())").
+		change: in("queue.Waiter.bothIn").after("_stand := ticket.Contend(_, _)", "_stand[1].Lease = 0").
 			in("ticket.Ticket.Is").drop("_.Lease == _.Lease"),
 		killers: []killer{
 			core("ticket", "TestExploration"),
@@ -2489,7 +2489,7 @@ var mutants = []mutant{
 	{
 		name:    "a changed key is rechecked as it was put",
 		why:     "Its mod revision is its create revision. But another info has changed it, and then each recheck reads the line.",
-		change:  in("queue.Place.asKnownLocked").drop("if _.changed != nil"),
+		change:  in("queue.Place.knownLocked").drop("if _.changed != nil"),
 		killers: []killer{inArea("holders", "TestReadersOfASessionShareTheInfo")},
 	},
 	{
@@ -2867,10 +2867,10 @@ var mutants = []mutant{
 			inArea("holders", "TestAKeyThatLingersGivesWayToARecall")},
 	},
 	{
-		name: "a recheck does not show a recall",
-		why:  "The recheck compares whether those before it stand in line, and whether its own key does. But the event of the recall may have been lost.",
-		change: in("queue.view.compareLine").replace("ifs := it",
-			"[]clientv3.Cmp{p.Ticket.Exists(), p.Ticket.OnLease()}"),
+		name:   "a recheck does not show a recall",
+		why:    "The recheck compares whether those before it stand in line, and whether its own key does. But the event of the recall may have been lost.",
+		change: in("queue.view.compareLine").replace("_p.knownLocked()",
+			"ticket.Contend(_p.Ticket.Entry())"),
 		killers: []killer{inArea("holders", "TestAKeyThatLingersGivesWayToARecall"),
 			inArea("holders", "TestAWaiterMayBeRecalled")},
 	},

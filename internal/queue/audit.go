@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
@@ -199,19 +198,18 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 // after a key was gone, and one in as many periods is not in any case.
 // (TestALateKeyOfAForgottenNameIsSwept.)
 func (a *Account) isAsKnown(ctx context.Context, sent time.Time) bool {
-	compares, own := a.briefly(sent)
-	if len(compares) == 0 {
+	known := a.briefly(sent)
+	if len(known) == 0 {
 		return false
 	}
-	count := clientv3.OpGet(own, clientv3.WithCountOnly()) // makes it linearizable
-	read, err := a.keys.etcd.AskInTime(false)(ctx, etcd.Meeting(compares, count))
+	read, err := a.keys.etcd.AskInTime(false)(ctx, etcd.Meeting(known))
 	a.noted(err, false)
 	return err != nil && !attempt.Refused(err) || err == nil && read.Holds
 }
 
-// briefly returns what a brief audit compares, and one of the keys; nothing if the audit that was
-// decided on at sent is not to be brief.
-func (a *Account) briefly(sent time.Time) (compares []clientv3.Cmp, own string) {
+// briefly returns what a brief audit compares, nothing if the audit that was decided on at sent is
+// not to be brief.
+func (a *Account) briefly(sent time.Time) (known []ticket.Known) {
 	a.keys.mu.Lock()
 	defer a.keys.mu.Unlock()
 	if a.listed.IsZero() {
@@ -221,19 +219,17 @@ func (a *Account) briefly(sent time.Time) (compares []clientv3.Cmp, own string) 
 	late := !a.left.IsZero() && sent.Sub(a.left) < rare || sent.Sub(a.listed) >= rare
 	if late || a.suspect || a.unheard || !a.doubted.IsZero() || len(a.places) > fewPlaces {
 		a.listed = sent
-		return nil, ""
+		return nil
 	}
 	for _, p := range a.places {
 		state := p.Ticket.State()
 		if state != ticket.InLine && state != ticket.Held || p.StaleLocked() ||
 			p.Ticket.Doubtful() || !p.Since.Before(sent) {
-			return nil, ""
+			return nil
 		}
-		own = p.Ticket.Key
-		compares = append(compares, ticket.Contend(p.Ticket.Entry())...)
-		compares = append(compares, p.asKnownLocked()...)
+		known = append(known, p.knownLocked()...)
 	}
-	return compares, own
+	return known
 }
 
 // noted notes that a request of an audit has failed with err, if it has. What etcd has refused it

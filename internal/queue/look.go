@@ -28,7 +28,7 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 	}
 	ask, asks, tells := askBeside(p, ahead, length)
 	stand := ticket.Contend(before, p.Ticket.Entry())
-	check := etcd.Ranges(stand, ask...)
+	check := etcd.Ranges(ticket.Compare(stand...), ask...)
 	if length != 0 {
 		check = etcd.Meeting(stand, ask...)
 	}
@@ -37,16 +37,18 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 		return checked{err: err}
 	}
 	s.still = read.Holds
+	ranges := read.Ranges
 	if length != 0 {
-		s.length = int(read.Ranges[1].GetCount())
+		s.length = int(ranges[0].GetCount())
+		ranges = ranges[1:]
 	}
 	var told line.TTLs
 	if tells {
-		told = line.TTLsBefore(p.Ticket.Name, p.Ticket.Entry(), read.Ranges[2])
+		told = line.TTLsBefore(p.Ticket.Name, p.Ticket.Entry(), ranges[len(ranges)-1])
 	}
 	p.keys.mu.Lock()
 	if asks {
-		p.Ahead = p.Ticket.WhoHolds(p.Ahead, read.Ranges[0])
+		p.Ahead = p.Ticket.WhoHolds(p.Ahead, ranges[0])
 	}
 	if tells {
 		p.told, p.Ahead.TTLs = true, told
@@ -63,15 +65,17 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 // askBeside is what bothIn reads beside the two keys. asks says that it shows the holder, and tells
 // that it shows the TTLs of all contenders before p.
 func askBeside(p *Place, ahead line.Ahead, length int) (ask []clientv3.Op, asks, tells bool) {
-	ask = []clientv3.Op{clientv3.OpGet(p.Ticket.Key, clientv3.WithCountOnly())} // next to nothing
-	if asks = length != 0 || ahead.Keys < vast; asks {
-		ask[0] = p.Ticket.AskWhoHolds(ahead)
+	if length != 0 {
+		ask = append(ask, ticket.CountBelow(p.Ticket.Name))
 	}
-	if length == 0 {
-		return ask, asks, false
+	who, asks := p.Ticket.AskWhoHolds(ahead)
+	if asks = asks && (length != 0 || ahead.Keys < vast); asks {
+		ask = append(ask, who)
+	} else if length == 0 {
+		ask = append(ask, clientv3.OpGet(p.Ticket.Key, clientv3.WithCountOnly())) // next to nothing
 	}
-	ask = append(ask, ticket.CountBelow(p.Ticket.Name))
-	if tells = ahead.Untold && !p.told && ahead.Keys <= ticket.MostTold; tells {
+	tells = length != 0 && ahead.Untold && !p.told && ahead.Keys <= ticket.MostTold
+	if tells {
 		ask = append(ask, p.Ticket.AskTTLs())
 	}
 	return ask, asks, tells

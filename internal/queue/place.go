@@ -3,8 +3,6 @@ package queue
 import (
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/lease"
@@ -253,17 +251,18 @@ func (p *Place) heldLocked(now time.Time) {
 	p.Lease.DueLocked(now.Add(watchAfter))
 }
 
-// asKnownLocked compares p's key with what was put, or was last seen if that was changed, if p
-// listens and was not recalled: a recheck shows that an event was lost.
-func (p *Place) asKnownLocked() []clientv3.Cmp {
+// knownLocked is what is known of p's key: if p listens and was not recalled, that it is as it was
+// put, or was last seen if that was changed. So a recheck shows that an event was lost.
+func (p *Place) knownLocked() []ticket.Known {
+	known := ticket.Contend(p.Ticket.Entry())
 	if !p.listens || p.Recall != nil {
-		return nil
+		return known
 	}
-	known := p.Ticket.Rev()
+	known[0].Mod = p.Ticket.Rev()
 	if p.changed != nil {
-		known = p.changed.Mod
+		known[0].Mod = p.changed.Mod
 	}
-	return []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(p.Ticket.Key), "=", known)}
+	return known
 }
 
 // ChangedLocked reports whether SetInfo was called for p's key, and the info that it was last seen

@@ -429,8 +429,7 @@ func (v *view) compareLine() (same bool) {
 		k.mu.Unlock()
 		return false
 	}
-	ifs := append(p.asKnownLocked(), ticket.Contend(p.Ticket.Entry())...)
-	ifs = append(ifs, ticket.Contend(p.Ahead.Last...)...)
+	known := append(p.knownLocked(), ticket.Contend(p.Ahead.Last...)...)
 	first, ask := p.Ahead.Clear(), []clientv3.Op{ticket.CountBelow(name)}
 	if first {
 		// One of the two shows whether a contender has come that the view does not know: what was put
@@ -445,7 +444,7 @@ func (v *view) compareLine() (same bool) {
 		}
 	}
 	k.mu.Unlock()
-	read, err := k.etcd.ReadBy(v.ctx, etcd.Meeting(ifs, ask...), attempt.Backoff{}, v.failed)
+	read, err := k.etcd.ReadBy(v.ctx, etcd.Meeting(known, ask...), attempt.Backoff{}, v.failed)
 	switch {
 	case attempt.Fallen(err) != nil:
 		v.refuse(err)

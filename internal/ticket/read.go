@@ -16,22 +16,21 @@ func CountBelow(name string) clientv3.Op {
 	return clientv3.OpGet(line.Prefix(name), clientv3.WithPrefix(), clientv3.WithCountOnly())
 }
 
-// AskWhoHolds reads the holder, if ahead lacks the holder or has only its key. Otherwise it reads
-// next to nothing. It reads more keys once the oldest one has turned out to be no contender. A
-// crowd that goes round asks once a hand-over, so there it reads a few keys, and no more.
-func (t *Ticket) AskWhoHolds(ahead line.Ahead) clientv3.Op {
+// AskWhoHolds reads the holder, if ahead lacks the holder or has only its key: then asks is true.
+// It reads more keys once the oldest one has turned out to be no contender. A crowd that goes round
+// asks once a hand-over, so there it reads a few keys, and no more.
+func (t *Ticket) AskWhoHolds(ahead line.Ahead) (op clientv3.Op, asks bool) {
 	switch holder := ahead.Holder(); {
 	case holder.Rev == 0 && ahead.Reading == line.Brief:
-		return t.whole(oldestFirst, nearest)
+		return t.whole(oldestFirst, nearest), true
 	case holder.Rev == 0 && ahead.Strays:
-		return t.whole(oldestFirst, nearest*wider)
+		return t.whole(oldestFirst, nearest*wider), true
 	case holder.Rev == 0:
-		return t.whole(oldestFirst, 1)
+		return t.whole(oldestFirst, 1), true
 	case holder.Bare():
-		return clientv3.OpGet(holder.Key)
-	default:
-		return clientv3.OpGet(t.Key, clientv3.WithCountOnly())
+		return clientv3.OpGet(holder.Key), true
 	}
+	return clientv3.Op{}, false
 }
 
 // WhoHolds returns ahead with what AskWhoHolds has read.
@@ -57,23 +56,50 @@ func (t *Ticket) AskTTLs() clientv3.Op {
 	return t.whole(newestFirst, MostTold, clientv3.WithMaxCreateRev(t.rev))
 }
 
-// Contend compares some contenders with what is there: each very key is there, and stands in line.
+// A Known is what is known of a contender: its very key is there, and stands in line. If Mod is not
+// 0 the key was last changed then.
 //
 // A key that was put over keeps its create revision, but perhaps has no lease. Then it no
 // longer stands in line, and no lease removes it.
-func Contend(known ...line.Entry) (ifs []clientv3.Cmp) {
-	for _, e := range known {
-		is, lease := "=", e.Lease
+type Known struct {
+	Key             string
+	Rev, Lease, Mod int64 // any Lease if it is 0
+}
+
+// Contend returns what is known of contenders, but for their Mod.
+func Contend(contenders ...line.Entry) (known []Known) {
+	for _, e := range contenders {
+		lease := e.Lease
 		if lease == 0 {
 			lease = e.LeaseByKey()
 		}
-		if lease == 0 {
+		known = append(known, Known{Key: e.Key, Rev: e.Rev, Lease: lease})
+	}
+	return known
+}
+
+// Compare compares what is known with what is there.
+func Compare(known ...Known) (ifs []clientv3.Cmp) {
+	for _, k := range known {
+		is := "="
+		if k.Lease == 0 {
 			is = "!="
 		}
-		ifs = append(ifs, created(e.Key, e.Rev),
-			clientv3.Compare(clientv3.LeaseValue(e.Key), is, lease))
+		ifs = append(ifs, created(k.Key, k.Rev),
+			clientv3.Compare(clientv3.LeaseValue(k.Key), is, k.Lease))
+		if k.Mod != 0 {
+			ifs = append(ifs, clientv3.Compare(clientv3.ModRevision(k.Key), "=", k.Mod))
+		}
 	}
 	return ifs
+}
+
+// Compares is how many of these k takes.
+func (k Known) Compares() int {
+	if k.Mod != 0 {
+		return 3
+	}
+	return 2
 }
 
 // A Look is a reading of the predecessors of a ticket that stands in line. It may take several

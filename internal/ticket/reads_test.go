@@ -156,8 +156,9 @@ func TestWhoHoldsIsReadWhenItIsAskedFor(t *testing.T) {
 		}
 		require.Zero(t, ahead.Holder().Rev)
 		asks := func(ahead line.Ahead) int64 {
-			op := []clientv3.Op{k.AskWhoHolds(ahead)}
-			return sent.Txn(nil, op, nil).Success[0].GetRequestRange().GetLimit()
+			op, asks := k.AskWhoHolds(ahead)
+			require.True(t, asks)
+			return sent.Txn(nil, []clientv3.Op{op}, nil).Success[0].GetRequestRange().GetLimit()
 		}
 		require.EqualValues(t, 1, asks(ahead))
 		told := k.WhoHolds(ahead, read(holder))

@@ -594,7 +594,8 @@ func TestWhoIsWaitedForIsComparedWithItsLease(t *testing.T) {
 		{"2a", mine, pb.Compare_EQUAL, mine},
 		{"2a", 0, pb.Compare_EQUAL, 42},
 	} {
-		ifs := ticket.Contend(line.Entry{Key: name + "/" + row.tail, Rev: 7, Lease: row.lease})
+		e := line.Entry{Key: name + "/" + row.tail, Rev: 7, Lease: row.lease}
+		ifs := ticket.Compare(ticket.Contend(e)...)
 		cmps := sent.Txn(ifs, nil, nil).Compare
 		require.Len(t, cmps, 2)
 		require.Equal(t, int64(7), cmps[0].GetCreateRevision())
