@@ -20,26 +20,30 @@ const (
 	leastBeat   = longestBeat / 32
 )
 
-// Meeting is Ranges for what is asked now and then, and need not be answered at once: whether what
-// is known still holds.
+// Still reads ranges, and compares what is known with what is there. Without ranges it counts a
+// known key, since a read is what makes a transaction linearizable.
+func Still(known []ticket.Known, ranges ...clientv3.Op) Request {
+	compares := len(ranges) == 0
+	if compares {
+		ranges = []clientv3.Op{clientv3.OpGet(known[0].Key, clientv3.WithCountOnly())}
+	}
+	r := Ranges(ticket.Compare(known...), ranges...)
+	r.known, r.compares = known, compares
+	return r
+}
+
+// Meeting is Still for what need not be answered at once.
 //
 // Each waits a moment for others of the client's Sessions, and all that have come go as one: with
 // all that they compare, and all that they read. If all of it holds, each has its answer. Otherwise
 // each is sent alone, which shows whose it was. So what the Sessions of a client ask costs little
 // more than what one of them asks. (TestSessionsOfOneClientRecheckAndAuditTogether.)
 //
-// Without ranges it counts a known key, since a read is what makes a transaction linearizable.
-// Where others that meet read something, that does.
-//
 // (Do not nest the transactions, nor send them with those that write. etcd writes what is nested to
 // its log, though it only reads. TestWhatMeetsIsNoRaftEntry.)
 func Meeting(known []ticket.Known, ranges ...clientv3.Op) Request {
-	compares := len(ranges) == 0
-	if compares {
-		ranges = []clientv3.Op{clientv3.OpGet(known[0].Key, clientv3.WithCountOnly())}
-	}
-	r := Ranges(ticket.Compare(known...), ranges...)
-	r.compares, r.known, r.meets = compares, known, len(r.If) < mostMet/4 && len(ranges) < mostMet/4
+	r := Still(known, ranges...)
+	r.meets = len(r.If) < mostMet/4 && len(ranges) < mostMet/4
 	return r
 }
 

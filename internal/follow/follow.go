@@ -217,7 +217,7 @@ func (f *Follower) pause(ctx context.Context) {
 // recheckAfter is how long to wait for the next recheck, if the watch has been relied on since a
 // time.
 func (f *Follower) recheckAfter(relied time.Time, seen *Snapshot) time.Duration {
-	from, to := recheck.Least/4*3, recheck.Least/4*5
+	from, to := recheck.Least/3*2, recheck.Least/3*4
 	if f.All {
 		from, to = recheck.Period(time.Since(relied), f.TTL, seen.Keys)
 	}

@@ -18,6 +18,9 @@ import (
 // keys there were below the name: they are counted again. A recheck also reads the holder, if that
 // is not known, and so does a check in a line that is not vast.
 //
+// A recheck meets others of the client, and so does a check in a line of many, since the turn is
+// not near.
+//
 // In a long line an etcd that is silent gets one from each waiter at about the same time, so few of
 // these are repeated. (TestAFrozenEtcdGetsFewRechecksOfALongLine.)
 func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length int) (s checked) {
@@ -28,8 +31,8 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 	}
 	ask, asks, tells := askBeside(p, ahead, length)
 	stand := ticket.Contend(before, p.Ticket.Entry())
-	check := etcd.Ranges(ticket.Compare(stand...), ask...)
-	if length != 0 {
+	check := etcd.Still(stand, ask...)
+	if length != 0 || ahead.Keys > FewAhead {
 		check = etcd.Meeting(stand, ask...)
 	}
 	read, err := c.readFor(ctx, p, check, retry)
@@ -71,8 +74,6 @@ func askBeside(p *Place, ahead line.Ahead, length int) (ask []clientv3.Op, asks,
 	who, asks := p.Ticket.AskWhoHolds(ahead)
 	if asks = asks && (length != 0 || ahead.Keys < vast); asks {
 		ask = append(ask, who)
-	} else if length == 0 {
-		ask = append(ask, clientv3.OpGet(p.Ticket.Key, clientv3.WithCountOnly())) // next to nothing
 	}
 	tells = length != 0 && ahead.Untold && !p.told && ahead.Keys <= ticket.MostTold
 	if tells {

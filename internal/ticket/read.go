@@ -81,13 +81,11 @@ func Contend(contenders ...line.Entry) (known []Known) {
 // Compare compares what is known with what is there.
 func Compare(known ...Known) (ifs []clientv3.Cmp) {
 	for _, k := range known {
-		is := "="
+		leased := onLease(k.Key, k.Lease)
 		if k.Lease == 0 {
-			is = "!="
+			leased = clientv3.Compare(leased, "!=", 0)
 		}
-		ifs = append(ifs, created(k.Key, k.Rev),
-			clientv3.Compare(clientv3.LeaseValue(k.Key), is, k.Lease))
-		if k.Mod != 0 {
+		if ifs = append(ifs, created(k.Key, k.Rev), leased); k.Mod != 0 {
 			ifs = append(ifs, clientv3.Compare(clientv3.ModRevision(k.Key), "=", k.Mod))
 		}
 	}

@@ -71,12 +71,12 @@ func (r *Release) Txn(value string) Txn {
 		does = clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(r.moves)))
 	}
 	// A key that was put over, without the lease, no longer stands in line.
-	txn := Txn{Name: t.Name, If: []clientv3.Cmp{t.Exists(), t.OnLease()}, own: t.Key}
+	txn := Txn{Name: t.Name, If: []clientv3.Cmp{t.Exists(), onLease(t.Key, t.Lease)}, own: t.Key}
 	txn.HearOut = true
 	txn.Then = []clientv3.Op{does}
 	for _, o := range r.all[1:] {
 		txn.Name = ""
-		txn.If = append(txn.If, o.Exists(), o.OnLease())
+		txn.If = append(txn.If, o.Exists(), onLease(o.Key, o.Lease))
 		txn.Then = append(txn.Then, clientv3.OpDelete(o.Key))
 	}
 	if r.Together() {

@@ -140,15 +140,15 @@ func compareIn(is any) *pb.Compare {
 	return nil
 }
 
-// OnLease compares the key's lease with t's. A key that was put over keeps its create revision,
-// but perhaps has no lease: it no longer stands in line, and no lease removes it.
-func (t *Ticket) OnLease() clientv3.Cmp {
-	is := clientv3.LeaseValue(t.Key)
+// onLease compares the lease of a key. A key that was put over keeps its create revision, but
+// perhaps has no lease: it no longer stands in line, and no lease removes it.
+func onLease(key string, lease int64) clientv3.Cmp {
+	is := clientv3.LeaseValue(key)
 	if c := compareIn(&is); c != nil {
-		c.TargetUnion = &pb.Compare_Lease{Lease: t.Lease}
+		c.TargetUnion = &pb.Compare_Lease{Lease: lease}
 		return is
 	}
-	return clientv3.Compare(is, "=", t.Lease)
+	return clientv3.Compare(is, "=", lease)
 }
 
 // Is reports whether e is the key as t has put it.
@@ -195,7 +195,7 @@ func (t Txn) Again() clientv3.Op {
 func Edit(e line.Entry, value string) Txn {
 	return Txn{
 		If: []clientv3.Cmp{
-			clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev),
+			created(e.Key, e.Rev),
 			clientv3.Compare(clientv3.ModRevision(e.Key), "=", e.Mod),
 			clientv3.Compare(clientv3.Value(e.Key), "=", e.Stored()),
 		},
@@ -206,8 +206,7 @@ func Edit(e line.Entry, value string) Txn {
 
 // Deletion deletes the very key that was read, if it is still on the lease on which it was.
 func Deletion(e line.Entry) Txn {
-	is := clientv3.Compare(clientv3.CreateRevision(e.Key), "=", e.Rev)
-	there := clientv3.Compare(clientv3.LeaseValue(e.Key), "=", e.Lease)
+	is, there := created(e.Key, e.Rev), onLease(e.Key, e.Lease)
 	name, _, _ := line.ParseKey(e.Key)
 	return Txn{
 		Name: name, If: []clientv3.Cmp{is, there}, Then: []clientv3.Op{clientv3.OpDelete(e.Key)},

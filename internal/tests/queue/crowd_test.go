@@ -94,6 +94,7 @@ func TestWhoReturnsToALongLineAsksForLittle(t *testing.T) {
 				keys, mu := returns(t, etcd, row.waited)
 				before := asked(etcd)
 				in := lockAgain(mu)
+				time.Sleep(10 * time.Millisecond) // a check waits a moment for others
 				require.Equal(t, map[string]int{fake.Txn: row.txns, fake.Watch: 1, fake.Range: 1},
 					since(etcd, before))
 				time.Sleep(3 * time.Second)
