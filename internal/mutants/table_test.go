@@ -1157,6 +1157,30 @@ var mutants = []mutant{
 		killers: []killer{core("etcd", "TestTheBeatsOfClientsAreApart")},
 	},
 	{
+		name:    "of what meets, each key is compared once",
+		why:     "What several know of it is the same, as a rule. But one may know an earlier state, or its last change, too (rule 12).",
+		change:  in("etcd.gathered.add").after("n := _.Compares()", "k = ticket.Known{Key: k.Key}"),
+		killers: []killer{core("etcd", "TestWhatIsEqualMeetsOnce")},
+	},
+	{
+		name:    "what was put since counts as all that there is",
+		why:     "Both count the keys of one range. But one of them leaves out the older ones.",
+		change:  in("etcd.isCount").drop("op.MinModRev() == 0"),
+		killers: []killer{core("etcd", "TestWhatIsEqualMeetsOnce")},
+	},
+	{
+		name:    "who watches a holder rechecks alone",
+		why:     "One transaction each 1.5 s is little. But a client may have a hundred who watch (rule 25).",
+		change:  in("follow.Follower.stands").replace("etcd.Meeting(_, _...)", "etcd.Still(known, ask...)"),
+		killers: []killer{inArea("watching", "TestWhatOneClientWatchesIsRecheckedTogether")},
+	},
+	{
+		name:    "each new waiter of a long line asks alone",
+		why:     "It is one request. But thousands may come at once, and none of these has its turn soon (rule 25).",
+		change:  in("queue.Waiter.bothIn").replace("ahead.Keys > FewAhead", "false"),
+		killers: []killer{inArea("watching", "TestNewWaitersOfOneClientCheckTogether")},
+	},
+	{
 		name:    "an audit is brief though a late request may have put a key",
 		why:     "All keys that the Session knows stand. But one that it does not know blocks its line (rule 9).",
 		change:  in("queue.Account.briefly").replace("_.Sub(_.left) < _", "false"),

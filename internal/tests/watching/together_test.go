@@ -132,3 +132,49 @@ func TestWhatOneClientWatchesIsRecheckedTogether(t *testing.T) {
 		require.NoError(t, s.Close(context.Background()))
 	})
 }
+
+// The check that follows the beginning of a watch is one for many waiters of a client, where many
+// stand before them.
+func TestNewWaitersOfOneClientCheckTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 100
+		etcd := fake.NewServer()
+		client := etcd.Client("a")
+		ctx, leave := context.WithCancel(context.Background())
+		defer leave()
+		first, err := etcdlock.NewSession(etcd.Client("b"))
+		require.NoError(t, err)
+		mu, err := first.Mutex("n")
+		require.NoError(t, err)
+		require.NoError(t, mu.Lock(ctx))
+		ss := []*etcdlock.Session{first}
+		var checks atomic.Int64
+		etcd.Intercept(func(c fake.Call) fake.Effect {
+			if c.Process == "a" && c.Method == fake.Txn && len(c.Puts) == 0 && c.Nested == 0 {
+				checks.Add(1)
+			}
+			return fake.Effect{Delay: time.Millisecond}
+		})
+		var all sync.WaitGroup
+		for range n {
+			s, err := etcdlock.NewSession(client)
+			require.NoError(t, err)
+			ss = append(ss, s)
+			all.Go(func() {
+				mu, err := s.Mutex("n")
+				require.NoError(t, err)
+				require.ErrorIs(t, mu.Lock(ctx), context.Canceled)
+			})
+		}
+		time.Sleep(time.Second)
+		etcd.Intercept(nil)
+		t.Logf("%d checks", checks.Load())
+		require.NotZero(t, checks.Load())
+		require.LessOrEqual(t, checks.Load(), int64(n/4))
+		leave()
+		all.Wait()
+		for _, s := range ss {
+			require.NoError(t, s.Close(context.Background()))
+		}
+	})
+}
