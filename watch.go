@@ -110,7 +110,7 @@ func (c Contender) label() string {
 // seconds later if an event was lost, or once etcd answers. What it yields was true a moment ago:
 // only the holder itself can be certain.
 //
-// It goes on through lost watches, compactions, members that are cut off, and an etcd that is away
+// It goes on through lost watches, compactions, members cut off, and an etcd that is away
 // or was restored. It ends with ctx, without an error; when the loop breaks; or after one error,
 // with the zero Contender, that retrying does not fix: a bad argument, a refusal, a closed client.
 // Then it leaves nothing running. One exception: if etcd does not answer a watch that has just
@@ -118,7 +118,7 @@ func (c Contender) label() string {
 // number of times, also at once.
 //
 // It writes nothing. At rest it costs a watch, and each 1.5 s a transaction that returns next to
-// nothing; a change costs a read of a few keys.
+// nothing, one for all that watch through the client; a change costs a read of a few keys.
 func WatchHolder(
 	ctx context.Context, client *clientv3.Client, name string,
 ) iter.Seq2[Contender, error] {

@@ -1169,9 +1169,10 @@ var mutants = []mutant{
 		killers: []killer{core("etcd", "TestWhatIsEqualMeetsOnce")},
 	},
 	{
-		name:    "who watches a holder rechecks alone",
-		why:     "One transaction each 1.5 s is little. But a client may have a hundred who watch (rule 25).",
-		change:  in("follow.Follower.stands").replace("etcd.Meeting(_, _...)", "etcd.Still(known, ask...)"),
+		name: "who watches a holder rechecks alone",
+		why:  "One transaction each 1.5 s is little. But a client may have a hundred who watch (rule 25).",
+		change: in("follow.Follower.stands").replace("etcd.Meeting(_, _...)",
+			"etcd.Still(known, ask...)"),
 		killers: []killer{inArea("watching", "TestWhatOneClientWatchesIsRecheckedTogether")},
 	},
 	{
