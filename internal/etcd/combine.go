@@ -38,7 +38,7 @@ const (
 	fewUnderWay = 2
 
 	// mostPatience is how long the next transaction waits at most for the callers that were just
-	// answered.
+	// answered. (internal/bench/results/gathering.tsv has what other values of these do.)
 	mostPatience = longestWait / 4
 
 	// mostYields is how many times a goroutine lets others run before a timer waits for those callers
