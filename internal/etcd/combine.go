@@ -83,14 +83,17 @@ const (
 // TestAPartThatLeavesTakesNobodyAlong.)
 //
 // The looks of a client at long lines have a combiner of their own, and so has what meets: see
-// Newest and Meeting.
+// Newest and Meeting. TestExploration goes all ways of a few callers.
 //
 // (Do not keep the client in it. What the Sessions of a client share lives as long as the client,
 // which would then live for ever. TestAClientIsForgottenWithItsSessions.)
 type combiner struct {
-	send func(*combined, *callContext) error // several parts as one; set once
+	// Set once.
+	send   func(*combined, *callContext) error // several parts as one
+	many   int                                 // manyParts
+	yields int                                 // mostYields
 
-	mu      sync.Mutex
+	mu      sync.Locker // a mutex, but in the exploration
 	most    int         // how many parts etcd takes, as far as is known; 1 if it takes no parts
 	told    bool        // a listener was told that it takes none
 	under   int         // how many transactions are under way
@@ -123,7 +126,9 @@ func combinerOf(client *clientv3.Client) *combiner {
 }
 
 func newCombiner(p pace, send func(*combined, *callContext) error) *combiner {
-	b := &combiner{send: send, most: mostParts, pace: p}
+	b := &combiner{
+		send: send, many: manyParts, yields: mostYields, mu: &sync.Mutex{}, most: mostParts, pace: p,
+	}
 	b.late = time.AfterFunc(time.Hour, b.sendLate) // not before b.late is set, however slow that is
 	b.late.Stop()
 	return b
@@ -223,7 +228,7 @@ func (b *combiner) join(ctx context.Context, c *Conn, r Request) (p *part, count
 	if next.weight += r.weight(); r.meets && next.weight > mostMet/4*3 {
 		n = b.most // the next one might not go with them
 	}
-	goes := n >= manyParts && b.under < 2 && !b.pace.serial
+	goes := n >= b.many && b.under < 2 && !b.pace.serial
 	if goes || n >= b.most || b.gathers > 0 && n >= b.gathers && !b.carries {
 		b.sendLocked()
 	}
@@ -364,7 +369,7 @@ func (b *combiner) carry(of *combined) {
 			of.over(fall)
 		})
 		if of, gathers = b.next(0, sent); gathers {
-			of = b.gather(mostYields)
+			of = b.gather(b.yields)
 		}
 	}
 }

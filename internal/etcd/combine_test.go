@@ -232,7 +232,7 @@ func TestACombinerThatGathersWaitsForNobodyForLong(t *testing.T) {
 
 // On a busy processor the timer's function runs before the timer is assigned, let alone stopped.
 func TestATimerThatRunsOutAtOnceSendsNothing(t *testing.T) {
-	b := &combiner{most: mostParts}
+	b := &combiner{mu: &sync.Mutex{}, most: mostParts}
 	require.NotPanics(t, b.sendLate)
 	require.Zero(t, b.under)
 }
