@@ -437,24 +437,19 @@ func (a *Account) SuspectLocked() {
 	a.lease.WakeKeeper()
 }
 
-// RemoveRest removes the keys that the end of the lease has not removed (lease.Tenants). It reads
-// all keys that the Session accounts for: none if nothing was held.
+// RemoveRest removes the keys that the end of the lease has not removed (lease.Tenants). It asks of
+// all keys that the Session accounts for whether they are gone: of none if nothing was held.
 func (a *Account) RemoveRest(until time.Time) error {
 	k := a.keys
 	ctx, cancel := context.WithDeadline(k.ctx, until)
 	defer cancel()
-	var keys []string
-	var tickets []ticket.Ticket
-	guard.Pieces(k.mu, maps.Values(a.places), func(p *Place) {
-		keys, tickets = append(keys, p.Ticket.Key), append(tickets, p.Ticket)
-	})
 	var rest []line.Entry
-	err := k.etcd.ReadKeys(ctx, keys, k.etcd.Read, func(part etcd.Part) {
-		for i, e := range part.Entries {
-			if tickets[part.From+i].MayLeave(e) {
+	err := k.etcd.ReadKeys(ctx, a.leftOver(ctx), k.etcd.Read, func(part etcd.Part) {
+		guard.Pieces(k.mu, slices.Values(part.Entries), func(e line.Entry) {
+			if p := a.places[e.Key]; p != nil && p.Ticket.MayLeave(e) {
 				rest = append(rest, e)
 			}
-		}
+		})
 	})
 	for _, failure := range a.removeAll(ctx, rest) {
 		err = cmp.Or(failure, err)
@@ -463,6 +458,19 @@ func (a *Account) RemoveRest(until time.Time) error {
 		k.Log(slog.LevelWarn, "keys may have outlived their lease", "lease", a.lease.Hex(), "error", err)
 	}
 	return err
+}
+
+// leftOver are the keys of places that may be there, once their lease has gone.
+func (a *Account) leftOver(ctx context.Context) []string {
+	var keys []string
+	guard.Pieces(a.keys.mu, maps.Keys(a.places), func(key string) { keys = append(keys, key) })
+	parts := slices.Collect(slices.Chunk(keys, max(manyPlaces, len(keys)/readsAbreast+1)))
+	var asked sync.WaitGroup
+	for i, part := range parts {
+		asked.Go(func() { parts[i] = a.keys.etcd.Left(ctx, part) })
+	}
+	asked.Wait()
+	return slices.Concat(parts...)
 }
 
 // removeAll removes the very keys that were read, as long as ctx goes on. It returns an error, or

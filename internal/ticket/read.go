@@ -100,6 +100,15 @@ func (k Known) Compares() int {
 	return 2
 }
 
+// Absent compares that no key is there.
+func Absent(keys []string) []clientv3.Cmp {
+	ifs := make([]clientv3.Cmp, len(keys))
+	for i, key := range keys {
+		ifs[i] = created(key, 0)
+	}
+	return ifs
+}
+
 // A Look is a reading of the predecessors of a ticket that stands in line. It may take several
 // ranges, if keys that are no contenders stand before it.
 type Look struct {

@@ -164,6 +164,33 @@ func TestCloseLeavesNoKeyThatWasPutOver(t *testing.T) {
 	}
 }
 
+// Once the lease is revoked Close asks whether the keys are gone, and reads only the part of them
+// that has one that is not.
+func TestCloseReadsFewOfManyKeys(t *testing.T) {
+	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
+		const names, part = 1000, 100
+		s := tests.SessionOf(t, etcd, "a")
+		var last *etcdlock.Mutex
+		for i := range names {
+			last = contract.MutexOf(t, s, fmt.Sprintf("x/%d", i))
+			tests.LockWithin(t, last, time.Second)
+		}
+		require.NoError(t, etcd.PutKey(last.Key(), 0))
+		asked, read, revoked := 0, 0, false
+		etcd.Intercept(func(c fake.Call) (none fake.Effect) {
+			revoked = revoked || c.Method == fake.Revoke
+			if revoked && c.Method == fake.Txn && len(c.Deletes) == 0 {
+				asked, read = asked+1, read+len(c.Gets)
+			}
+			return none
+		})
+		require.NoError(t, s.Close(tests.Within(t, time.Minute)))
+		require.Empty(t, etcd.Keys("x/"))
+		require.LessOrEqual(t, asked, 2*names/part, "requests")
+		require.LessOrEqual(t, read, asked+part, "keys that were read")
+	})
+}
+
 // Close reports what keeps a key from being removed, whatever became of its lease.
 func TestCloseDoesNotSayNilForAKeyThatStays(t *testing.T) {
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
