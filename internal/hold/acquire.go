@@ -57,7 +57,7 @@ func (c *call) tellHolds(ctx context.Context, h *Hold) context.Context {
 			_ = got.Unlock(context.WithoutCancel(ctx))
 		}
 	}()
-	ctx = c.cfg.Hooks.holds(ctx, h.began.Sub(c.started))
+	ctx = c.cfg.Hooks.holds(ctx, h.began().Sub(c.started))
 	told = true
 	return ctx
 }
@@ -178,7 +178,7 @@ func (c *call) retreat(ctx context.Context, err error, anew *attempt.Backoff) er
 	}
 	n := c.first.local
 	if ended && !s.leases.ClosedLocked() && n.queue.HandsDown(n.keyLocked(c.first)) {
-		n.before = c.first.place.behind()
+		n.before = c.first.place.Ahead
 		_, locked := c.first.leaveLocked()
 		s.mu.Unlock()
 		return c.gaveUp(ctx, err, locked, away)
@@ -372,7 +372,7 @@ func (c *call) put(ctx context.Context) (*Hold, error) {
 			return nil, attempt.Cause(ctx)
 		}
 		for i, o := range c.claims {
-			values[i] = o.m.cfg.Texts[o.Kind].Since(time.Now(), o.place.Lease.TTL, o.place.after)
+			values[i] = o.m.cfg.Texts[o.Kind].Since(time.Now(), o.place.Account.Lease.TTL, o.place.after)
 		}
 		done := c.s.etcd.Commit(ctx, &retry, keys.Txn(values...))
 		if h, known, err := c.entered(keys, done); known {
@@ -428,7 +428,7 @@ func (c *call) entered(keys ticket.Put, done etcd.Outcome) (h *Hold, known bool,
 // (Do not leave the pause to the window of the puts: any answer ends that, and a put that alone
 // fails is sent as often as others are answered. TestAPutThatAloneFailsIsRareAndSlowsNoOther.)
 func (c *call) retryPut(ctx context.Context, err error, retry *attempt.Backoff) error {
-	s, l := c.s, c.first.place.Lease
+	s, l := c.s, c.first.place.Account.Lease
 	switch {
 	case ctx.Err() != nil:
 		return attempt.Cause(ctx)
@@ -554,7 +554,7 @@ func (c *call) inWayLocked() (locked *Busy, goes <-chan struct{}) {
 		return nil, nil
 	}
 	delay := first.local.DelayLocked(time.Now(), first.Kind)
-	return first.local.busyBehindLocked(first.place.Ahead, delay), goes
+	return first.local.busyBehindLocked(*first.place.Ahead, delay), goes
 }
 
 // leavePlacesLocked gives up the places after an attempt that has failed. With tells, their
@@ -567,8 +567,7 @@ func (c *call) leavePlacesLocked(tells bool) (removed []<-chan struct{}) {
 		case p.GivenUpLocked(): // that of an earlier attempt: there was no lease for another
 			o.place = nil
 		default:
-			p.Removal.Tells = tells
-			removed = append(removed, p.AbandonLocked(false))
+			removed = append(removed, p.AbandonLocked(queue.Removal{Tells: tells}))
 		}
 	}
 	return removed

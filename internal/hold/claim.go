@@ -199,7 +199,7 @@ func (c *claim) behindLocked() *Busy {
 	}
 	ahead := n.ahead() // as the owner before it has seen it
 	if p := c.place; p != nil && p.Ticket.Rev() != 0 {
-		ahead = p.Ahead
+		ahead = *p.Ahead
 	}
 	return n.busyBehindLocked(ahead, n.DelayLocked(time.Now(), c.Kind))
 }
@@ -223,7 +223,7 @@ func (c *claim) leaveLocked() (h *Hold, locked *Busy) {
 	case home.Owner:
 		if p != nil && p.GivenUpLocked() { // it was given up
 			if p.Ticket.Rev() != 0 {
-				n.before = p.behind()
+				n.before = p.Ahead
 			}
 			p = nil
 		}

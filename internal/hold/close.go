@@ -53,8 +53,7 @@ func (s *Session) closeLocked() {
 func (s *Session) endAll() {
 	guard.Pieces(&s.mu, s.waits.firsts(), func(c *claim) { c.cancelLocked(errs.WaitClosed) })
 	guard.Pieces(&s.mu, maps.Keys(s.stays), (*stay).closeLocked)
-	guard.Pieces(&s.mu, s.inOrder.Firsts(), func(n *localLine) {
-		n.swept.Remove()
+	guard.Pieces(&s.mu, s.inOrder.taken, func(n *localLine) {
 		n.GiveWayLocked()
 		if n.lingering != nil {
 			n.lingering.due.Stop()

@@ -95,10 +95,10 @@ var HoldStates = []holdState{holdWhole, holdRecalled, holdEnded, holdGone}
 func (h *Hold) InState(st holdState) *Hold {
 	c := &claim{m: h.m, place: h.place}
 	o := &c.begins
-	o.claim, o.state, o.life = c, st, &o.own
+	o.claim, o.special, o.state, o.life = c, &plain, st, &o.own
 	o.place.Refs = 1
 	o.self[0] = o
-	o.own.Begin(o.place.Lease, o)
+	o.own.Begin(o.place.Account.Lease, o)
 	return o
 }
 
@@ -218,7 +218,7 @@ func (all settlesAll) SettleLocked() {
 		held := p != nil && p.Ticket.State() == ticket.Held
 		n.EndOldViewLocked()
 		if p != nil {
-			p.Lease.CheckLocked(now)
+			p.Account.Lease.CheckLocked(now)
 		}
 		switch admission := n.admissionLocked(c); {
 		case all.last != nil: // what was over has ended just now, and has marked the line

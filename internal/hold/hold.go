@@ -40,25 +40,54 @@ var errDelayed = errors.New("the lock delay is not over")
 // ends a hold with contexts. TestEveryContextOfAHoldEndsBeforeTheNextOneGetsIn.)
 type Hold struct {
 	// Set once, then only read.
-	*claim   // that has it, with its Lock and its place
-	began    time.Time
-	bound    *bound      // by WithMaxHold, nil if there is none
-	self     [1]*Hold    // h itself
-	together *together   // the holds of a LockAll, nil of one name
-	life     *lease.Life // of all that begin and end together
-	own      lease.Life  // that, of the first of them
-	of       *call       // with whose context the Trace is told of its end, nil if it is not
+	*claim // that has it, with its Lock and its place
+	*special
+	after time.Duration // after the Since of its place it has begun
+	self  [1]*Hold      // h itself
+	life  *lease.Life   // of all that begin and end together
+	own   lease.Life    // that, of the first of them
 
 	// Guarded by Session.mu.
-	depth    int32             // Locks that nest, of all Mutexes; 0 once it was unlocked, or closed
-	nested   int32             // those of other Locks than m
-	state    holdState         // changed by becomesLocked alone
-	why      error             // it has ended or is gone, nil before; mostly as its life
-	recall   *recallState      // nil if it does not listen
-	warns    *time.Timer       // of a loss that is not unlocked, nil while no claim waits for that
-	atPlace  list.Node[*Hold]  // in the holds of its place, until it has ended
-	ending   *list.Node[*Hold] // in the ending ones of its place, while its contexts may go on
-	ofHandle list.Node[*Hold]  // in the holds of m while that has a Lock in it
+	depth    int32            // Locks that nest, of all Mutexes; 0 once it was unlocked, or closed
+	nested   int32            // those of other Locks than m
+	state    holdState        // changed by becomesLocked alone
+	end      *end             // nil while there is nothing of it
+	atPlace  list.Node[*Hold] // in the holds of its place, until it has ended
+	ofHandle list.Node[*Hold] // in the holds of m while that has a Lock in it
+}
+
+// A special is what few holds have, by their options and their calls. It is set as a hold begins.
+type special struct {
+	bound    *bound       // by WithMaxHold, nil if there is none
+	together *together    // the holds of a LockAll, nil of one name
+	of       *call        // with whose context the Trace is told of its end, nil if it is not
+	recall   *recallState // nil if it does not listen
+}
+
+// plain is the special of the holds that have nothing of it. It never changes.
+var plain special
+
+// specialOf is the special of h, to be changed: h begins.
+func specialOf(h *Hold) *special {
+	if h.special == &plain {
+		h.special = new(special)
+	}
+	return h.special
+}
+
+// An end is what becomes of a hold beside its Unlock.
+type end struct {
+	contexts list.Node[*Hold] // in the ending holds of its place, while they may go on
+	loss     error            // why it has ended or is gone, nil if its owner has ended it
+	warns    *time.Timer      // of a loss that is not unlocked, nil while no claim waits for that
+}
+
+// ends is the end of h, to be changed.
+func (h *Hold) ends() *end {
+	if h.end == nil {
+		h.end = new(end)
+	}
+	return h.end
 }
 
 // A bound is the longest time of a hold.
@@ -105,15 +134,16 @@ func (h *Hold) becomesLocked(next holdState, why error) {
 	}
 	h.state = next
 	if was == holdWhole && h.life.Ending() {
-		h.ending = new(list.Node[*Hold])
-		h.place.ending.Add(h.ending, h)
+		h.place.ending.Add(&h.ends().contexts, h)
 		if h == h.all()[0] {
 			h.m.s.mu.After(h.EndContexts)
 		}
 	}
 	if was < holdEnded && next >= holdEnded {
 		h.atPlace.Remove()
-		h.why = why
+		if why != errs.Unlocked && why != errs.Closed {
+			h.ends().loss = why
+		}
 		if h.bound != nil {
 			h.bound.timer.Stop()
 		}
@@ -133,7 +163,7 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 	if c.m.s.leases.ClosedLocked() || c.m.closed {
 		return errs.Closed
 	}
-	if p.Lease.Over(now) != nil || p.Ticket.Lost() {
+	if p.Account.Lease.Over(now) != nil || p.Ticket.Lost() {
 		return queue.ErrAnew
 	}
 	if p.StaleLocked() {
@@ -150,12 +180,12 @@ func (p *place) checkCanBeginLocked(c *claim, now time.Time) error {
 // has it.
 func (p *place) newHoldLocked(c *claim, first *Hold, now time.Time) {
 	m, h := c.m, &c.begins
-	h.claim, h.self[0], h.life, h.began, h.depth = c, h, &h.own, now, 1
+	h.claim, h.special, h.self[0], h.life, h.after, h.depth = c, &plain, h, &h.own, now.Sub(p.Since), 1
 	if to := m.cfg.Hooks; to.Released != nil || to.Lost != nil || to.Recalled != nil {
-		h.of = c.call
+		specialOf(h).of = c.call
 	}
 	if m.cfg.Recall > 0 {
-		h.recall = &recallState{requested: make(chan struct{})}
+		specialOf(h).recall = &recallState{requested: make(chan struct{})}
 	}
 	p.HoldLocked(p.hold == nil, now)
 	p.hold, c.hold, c.place, c.queued = h, h, p, c.ahead > 0
@@ -164,7 +194,7 @@ func (p *place) newHoldLocked(c *claim, first *Hold, now time.Time) {
 	c.local.before = nil
 	c.endsWaitLocked()
 	if first == nil {
-		h.own.Begin(p.Lease, h)
+		h.own.Begin(p.Account.Lease, h)
 	} else {
 		h.life = first.life
 	}
@@ -185,7 +215,8 @@ func (p *place) newHoldLocked(c *claim, first *Hold, now time.Time) {
 // boundLocked has h, which has just begun, end at a time.
 func (h *Hold) boundLocked(ends time.Time) {
 	h.life.Cap(ends, errs.MaxHold)
-	h.bound = &bound{ends, time.AfterFunc(time.Until(ends), h.check)} // which looks at the life
+	timer := time.AfterFunc(time.Until(ends), h.check) // which looks at the life
+	specialOf(h).bound = &bound{ends, timer}
 }
 
 // LostSafe is the cause of the end of h if its lease has ended for why (lease.Mortal). A hold on a
@@ -197,11 +228,14 @@ func (h *Hold) LostSafe(why error) error {
 	return h.lost(why)
 }
 
+// began is when h has begun.
+func (h *Hold) began() time.Time { return h.place.Since.Add(h.after) }
+
 // Token is the fencing token of h. It stays the same once h has ended.
 func (h *Hold) Token() int64 { return h.place.Ticket.Rev() }
 
 // TTL is that of the lease of h, as granted.
-func (h *Hold) TTL() time.Duration { return h.place.Lease.TTL }
+func (h *Hold) TTL() time.Duration { return h.place.Account.Lease.TTL }
 
 // Recalled is closed once h is recalled, nil if h does not listen.
 func (h *Hold) Recalled() <-chan struct{} {
@@ -223,8 +257,8 @@ func (h *Hold) clearLocked() {
 	for _, h := range h.all() {
 		h.place.removeUnneededLocked()
 		h.place.local.endTurnLocked(h.claim, nil)
-		if h.warns != nil {
-			h.warns.Stop()
+		if h.end != nil && h.end.warns != nil {
+			h.end.warns.Stop()
 		}
 	}
 }
@@ -232,10 +266,10 @@ func (h *Hold) clearLocked() {
 // warnLocked has the logger warn after a while if h, which is lost, is not unlocked: claims of its
 // Session wait for that.
 func (h *Hold) warnLocked() {
-	if h.warns != nil {
+	if h.ends().warns != nil {
 		return
 	}
-	h.warns = time.AfterFunc(lostWarning, func() {
+	h.end.warns = time.AfterFunc(lostWarning, func() {
 		s := h.m.s
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -250,7 +284,7 @@ func (h *Hold) warnLocked() {
 // released.
 func (p *place) removeUnneededLocked() {
 	if s := p.Ticket.State(); p.Refs == 0 && s != ticket.Leaving && s != ticket.Removed {
-		p.AbandonLocked(false)
+		p.AbandonLocked(queue.Removal{})
 	}
 }
 
@@ -275,7 +309,7 @@ func (h *Hold) Status() Status {
 	p := h.place
 	return Status{
 		Held: true, Token: p.Ticket.Rev(), Key: p.Ticket.Key, Deadline: until,
-		TTL: p.Lease.TTL, SafetyMargin: h.m.s.cfg.MarginOf(p.Lease.TTL),
+		TTL: p.Account.Lease.TTL, SafetyMargin: h.m.s.cfg.MarginOf(p.Account.Lease.TTL),
 	}
 }
 
@@ -298,7 +332,7 @@ func (h *Hold) checkLocked(now time.Time) {
 	if cause == nil && !has.keyLost && !has.closed {
 		return // the life ends with the lease, and with the longest time of h
 	}
-	l := h.place.Lease
+	l := h.place.Account.Lease
 	l.CheckLocked(now)
 	has.leaseOver = l.HasEndedLocked()
 	has.timeOver = cause == errs.MaxHold || h.bound.over(now)
@@ -418,8 +452,8 @@ func (h *Hold) EndContexts() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range h.all() {
-		if o.ending != nil {
-			o.ending.Remove()
+		if o.end != nil {
+			o.end.contexts.Remove()
 		}
 	}
 }
@@ -481,7 +515,7 @@ func (h *Hold) closeLocked() (whole bool) {
 // reportLost reports a loss to Trace and Logger.
 func (h *Hold) reportLost(cause error) {
 	reason := errs.ReasonOf(cause)
-	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
+	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began())
 	report(&m.s.hooks, m.cfg.Hooks.Lost, h.told(), Lost{m.name, token, held, reason})
 	m.log(slog.LevelWarn, "lock lost", "name", m.name, "token", token, "held", held,
 		"reason", strings.TrimPrefix(reason.Error(), "etcdlock: "))
@@ -500,7 +534,7 @@ func (h *Hold) reportAcquired() {
 	c, m := h.claim, h.m
 	report(&m.s.hooks, m.cfg.Hooks.Acquired, c.call.ctx, Acquired{
 		Name: m.name, Token: h.place.Ticket.Rev(), Kind: c.Kind,
-		Weight: max(1, int(c.Weight)), Waited: h.began.Sub(c.call.started), Ahead: c.ahead,
+		Weight: max(1, int(c.Weight)), Waited: h.began().Sub(c.call.started), Ahead: c.ahead,
 	})
 }
 
@@ -513,7 +547,7 @@ func (h *Hold) reportClosed() {
 }
 
 func (h *Hold) reportReleasedIn(ctx context.Context) {
-	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began)
+	m, token, held := h.m, h.place.Ticket.Rev(), time.Since(h.began())
 	report(&m.s.hooks, m.cfg.Hooks.Released, ctx, Released{m.name, token, held})
 }
 
@@ -525,10 +559,11 @@ func (h *Hold) lost(reason error) error {
 // lossLocked is what Unlock says about h: a LostError, whose reason may be ErrMaxHold,
 // or nil if h is whole or its owner ended it.
 func (h *Hold) lossLocked() error {
-	if errors.Is(h.why, errs.Lost) {
-		return h.why
-	}
-	if errors.Is(h.why, errs.MaxHold) {
+	switch {
+	case h.end == nil:
+	case errors.Is(h.end.loss, errs.Lost):
+		return h.end.loss
+	case errors.Is(h.end.loss, errs.MaxHold):
 		return h.lost(errs.MaxHold)
 	}
 	return nil

@@ -26,7 +26,7 @@ func (n *localLine) keepLocked(h *Hold) bool {
 		suits = p.suits(first.Value)
 	}
 	switch n.queue.Fate(home.Left{
-		Suits: suits, Lasts: p.LastsLocked(), Handed: p.handed, Handoff: cfg.Handoff,
+		Suits: suits, Lasts: p.LastsLocked(), Handed: int(p.handed), Handoff: cfg.Handoff,
 		Linger: cfg.Linger > 0 && !h.m.closed,
 	}) {
 	case home.HandedOn:
@@ -172,7 +172,7 @@ func (y *stay) ends() {
 
 func (y *stay) endLocked() {
 	if y.state == stayUnsure {
-		y.place.AbandonLocked(true)
+		y.place.AbandonLocked(queue.Removal{Unsure: true})
 	}
 	y.giveBackLocked()
 }
@@ -243,7 +243,7 @@ func (n *localLine) LingeringLocked() *queue.Place {
 func (n *localLine) GiveWayLocked() {
 	if p := n.kept; p != nil {
 		n.kept = nil
-		p.Removal.Lingered, p.hold.m.given = true, p
-		p.AbandonLocked(false)
+		p.hold.m.given = p
+		p.AbandonLocked(queue.Removal{Lingered: true})
 	}
 }

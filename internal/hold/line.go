@@ -20,8 +20,8 @@ type localLine struct {
 	queue      home.Queue[*claim]
 	before     *line.Ahead        // the last place, if it was given up without a hold; nil: None
 	tries      *list.List[*claim] // in the queue, that wait for no other contender
-	swept      list.Node[*localLine]
-	asking     *ask.Asking // of the claims that ask, nil without one
+	next       *localLine         // in the lines of the Session
+	asking     *ask.Asking        // of the claims that ask, nil without one
 
 	// Invariant: while a key lingers the turn has no owner, and no claim waits.
 	kept      *place     // the place whose key lingers, nil if none does
@@ -45,21 +45,48 @@ func lineAtLocked(s *Session, name string) *localLine {
 	if n := s.lines[name]; n != nil {
 		return n
 	}
-	for range min(2, max(0, s.inOrder.Len()-keptLines)) {
-		n, _ := s.inOrder.First()
+	for range min(2, max(0, len(s.lines)-keptLines)) {
+		n := s.inOrder.take()
 		n.EndOldViewLocked()
 		if n.queue.State() == home.Free && n.kept == nil && n.IdleLocked() {
 			delete(s.lines, n.Name)
-			n.swept.Remove()
 		} else {
-			s.inOrder.Add(&n.swept, n)
+			s.inOrder.add(n)
 		}
 	}
 	n := &localLine{s: s}
 	n.Init(s.keys, name, n)
 	s.lines[name] = n
-	s.inOrder.Add(&n.swept, n)
+	s.inOrder.add(n)
 	return n
+}
+
+// lineOrder is the lines of a Session in the order in which they are swept. The zero one has none.
+type lineOrder struct{ first, last *localLine }
+
+// add adds n as the last one.
+func (o *lineOrder) add(n *localLine) {
+	if o.first == nil {
+		o.first = n
+	} else {
+		o.last.next = n
+	}
+	o.last = n
+}
+
+// take takes the first one out, nil if there is none.
+func (o *lineOrder) take() *localLine {
+	n := o.first
+	if n != nil {
+		o.first, n.next = n.next, nil
+	}
+	return n
+}
+
+// taken yields each line as it takes it out, until there is none.
+func (o *lineOrder) taken(yield func(*localLine) bool) {
+	for n := o.take(); n != nil && yield(n); n = o.take() {
+	}
 }
 
 // holdLocked is the owner's hold, nil if there is none.
@@ -103,7 +130,7 @@ func (n *localLine) busyLocked(w *home.Waiter[*claim], kind line.Kind) *Busy {
 	if p := owner.place; p != nil && p.Ticket.Rev() != 0 {
 		ahead = line.None
 		if owner.hold == nil {
-			ahead = p.Ahead
+			ahead = *p.Ahead
 		}
 	}
 	if count := ahead.Count(); count > 0 {
@@ -201,7 +228,7 @@ func (n *localLine) endTurnLocked(c *claim, left *place) {
 	next, ends := n.queue.End(&c.waiter, suits)
 	n.MarkLocked()
 	if left != nil && ends != home.HandsOn {
-		left.AbandonLocked(false)
+		left.AbandonLocked(queue.Removal{})
 		left = nil
 	}
 	switch ends {
@@ -223,11 +250,11 @@ func (n *localLine) keyLocked(c *claim) (k home.Key) {
 		return k
 	}
 	k.State, k.Lost = p.Ticket.State(), p.Ticket.Lost() || p.GivenUpLocked()
-	k.Waits, k.Recalled, k.Ended = p.waitsLocked(), p.Recall != nil, p.Lease.HasEndedLocked()
+	k.Waits, k.Recalled, k.Ended = p.waitsLocked(), p.Recall != nil, p.Account.Lease.HasEndedLocked()
 	if k.State != ticket.Held {
 		return k
 	}
-	k.Suits, k.Serves, k.Lasts = p.suits(c), p.Lease.ServesLocked(), p.LastsLocked()
+	k.Suits, k.Serves, k.Lasts = p.suits(c), p.Account.Lease.ServesLocked(), p.LastsLocked()
 	k.Begins = p.checkCanBeginLocked(c, time.Now()) == nil
 	if k.Lasts && c.reads() && !n.queue.Early(&c.waiter) {
 		switch stands, live := n.ExclusiveLocked(); {

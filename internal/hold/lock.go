@@ -207,7 +207,8 @@ func (m *Lock) Close(ctx context.Context) error {
 	defer cancel()
 
 	s.mu.Lock()
-	underWay := m.closing
+	end := m.endsLocked()
+	underWay := end.closing
 	switch {
 	case s.closing.UnderWayLocked(): // which frees all that m may have held
 		m.closed = true
@@ -218,7 +219,7 @@ func (m *Lock) Close(ctx context.Context) error {
 		s.mu.Unlock()
 		select {
 		case <-underWay:
-			return m.closingErr
+			return end.err
 		case <-ctx.Done():
 			return errs.Failed("unlock", m.name, errs.Unconfirmed, attempt.Cause(ctx))
 		}
@@ -233,9 +234,9 @@ func (m *Lock) Close(ctx context.Context) error {
 	err := m.free(ctx, given)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m.closingErr = err
-	close(m.closing)
-	m.closing = nil
+	end.err = err
+	close(end.closing)
+	end.closing = nil
 	guard.Rethrow(err)
 	return err
 }
@@ -243,9 +244,10 @@ func (m *Lock) Close(ctx context.Context) error {
 // beginCloseLocked begins to close m: no wait and no hold of m begins any more.
 func (m *Lock) beginCloseLocked() {
 	m.closed = true
-	m.closing = make(chan struct{})
-	if m.closedNotice != nil {
-		close(m.closedNotice)
+	end := m.endsLocked()
+	end.closing = make(chan struct{})
+	if end.notice != nil {
+		close(end.notice)
 	}
 }
 
@@ -279,13 +281,14 @@ func (m *Lock) Rest(ctx context.Context, d time.Duration) {
 func (m *Lock) closes() <-chan struct{} {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
-	if m.closedNotice == nil {
-		m.closedNotice = make(chan struct{})
+	end := m.endsLocked()
+	if end.notice == nil {
+		end.notice = make(chan struct{})
 		if m.closed {
-			close(m.closedNotice)
+			close(end.notice)
 		}
 	}
-	return m.closedNotice
+	return end.notice
 }
 
 // free frees the name for Close: it ends the waits of m, and its holds, and releases their keys.

@@ -89,6 +89,7 @@ func enteringAll(c *call) ticket.Put {
 func endTogetherLocked(c *call) {
 	all := &together{make([]*Hold, len(c.claims))}
 	for i, o := range c.claims {
-		all.holds[i], o.hold.together, o.hold.recall = o.hold, all, c.first.hold.recall
+		all.holds[i] = o.hold
+		specialOf(o.hold).together, specialOf(o.hold).recall = all, c.first.hold.recall
 	}
 }

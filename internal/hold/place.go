@@ -27,7 +27,7 @@ type place struct {
 	holds    list.List[*Hold] // that have not ended
 	ending   list.List[*Hold] // that are whole no more, while their contexts may go on
 	settling bool             // holds follow what has happened to the key or the lease
-	handed   int              // how often in a row the key was handed off
+	handed   int32            // how often in a row the key was handed off
 }
 
 // kept is the value of p's key where that stays from now on though its hold has ended here, until
@@ -79,16 +79,10 @@ func (p *place) waitsLocked() bool {
 	}
 }
 
-// behind is what is ahead of p.
-func (p *place) behind() *line.Ahead {
-	ahead := p.Ahead
-	return &ahead
-}
-
 // contender is p as other contenders see it.
 func (p *place) contender() Contender {
 	c := p.m.contender()
-	c.Key, c.Token, c.Lease, c.Since = p.Ticket.Key, p.Ticket.Rev(), p.Lease.ID, p.Since
+	c.Key, c.Token, c.Lease, c.Since = p.Ticket.Key, p.Ticket.Rev(), p.Account.Lease.ID, p.Since
 	c.Mode, c.Holds = p.Ticket.Kind.String(), p.hold != nil
 	if info, changed := p.ChangedLocked(); changed {
 		c.Info = info

@@ -13,6 +13,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/guard"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/queue"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -90,7 +91,7 @@ func (h *Hold) freeLocked(keeps bool) (*release, error) {
 	var until time.Time
 	if c := h.m.cfg; keeps && h.claim.Kind == line.Exclusive && !h.m.s.leases.ClosedLocked() &&
 		(c.Handoff > 0 || c.Linger > 0 || c.MinHold > 0) {
-		if least := h.began.Add(c.MinHold); time.Now().Before(least) {
+		if least := h.began().Add(c.MinHold); time.Now().Before(least) {
 			until = least
 		} else {
 			kept := h.place.local.keepLocked(h)
@@ -177,7 +178,8 @@ func (r *release) attempt(ctx context.Context, retry *attempt.Backoff) etcd.Outc
 	}
 	var value string
 	if r.put != nil && r.Together() {
-		value = r.put.m.cfg.Texts[r.put.Ticket.Kind].Since(time.Now(), r.put.Lease.TTL, r.put.after)
+		ttl := r.put.Account.Lease.TTL
+		value = r.put.m.cfg.Texts[r.put.Ticket.Kind].Since(time.Now(), ttl, r.put.after)
 	}
 	return r.h.m.s.etcd.Commit(ctx, retry, r.Txn(value))
 }
@@ -218,7 +220,8 @@ func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticke
 	f := r.Judge(a, now)
 	if f.Queued {
 		r.queued = true
-		r.put.QueuedLocked(f.Ahead, done.Epoch)
+		ahead := f.Ahead
+		r.put.QueuedLocked(&ahead, done.Epoch)
 	}
 	switch f.Verdict {
 	case ticket.Again, ticket.AgainAlone:
@@ -233,9 +236,9 @@ func (r *release) answered(done etcd.Outcome, final bool, untold []error) (ticke
 // an answer says.
 func (r *release) checkLeasesLocked(done etcd.Outcome) {
 	if done.Err != nil && r.Together() && attempt.Is(done.Err, rpctypes.ErrLeaseNotFound) {
-		r.put.Lease.EndRevokedLocked(done.Err) // which h's key may be on, too
+		r.put.Account.Lease.EndRevokedLocked(done.Err) // which h's key may be on, too
 	}
-	r.h.place.Lease.CheckLocked(time.Now())
+	r.h.place.Account.Lease.CheckLocked(time.Now())
 }
 
 // nowLocked is what else is known when an answer does not say that the release was carried out.
@@ -259,7 +262,7 @@ func (r *release) failsLocked(f ticket.Finding, untold []error) error {
 	if f.Verdict == ticket.Lost || f.Doubt == ticket.TakenAway {
 		for _, o := range r.h.all() {
 			if o.place.Ticket.State() != ticket.Removed {
-				o.place.AbandonLocked(false)
+				o.place.AbandonLocked(queue.Removal{})
 			}
 		}
 	}
@@ -295,7 +298,7 @@ func (r *release) giveUpLocked(untold []error) error {
 		y.beginLocked(stayUnsure)
 	} else {
 		for _, o := range r.h.all() {
-			o.place.AbandonLocked(true)
+			o.place.AbandonLocked(queue.Removal{Unsure: true})
 		}
 	}
 	return r.overLocked(r.unconfirmed(untold...))
@@ -316,8 +319,9 @@ func (r *release) overLocked(err error) error {
 	if r.put != nil && !r.queued {
 		// The transaction that removes h's key may yet put the next one: the removal of the next
 		// one is final only once that is impossible.
-		r.put.AfterLocked(&h.place.Place)
-		r.put.AbandonLocked(errors.Is(err, errs.Unconfirmed))
+		r.put.AbandonLocked(queue.Removal{
+			Unsure: errors.Is(err, errs.Unconfirmed), After: h.place.Removal,
+		})
 		r.put = nil
 	}
 	h.place.Account.ReleasedLocked()
@@ -350,7 +354,7 @@ func (h *Hold) reportUnlocked(err error) {
 // its longest time has not passed.
 func (h *Hold) certainLocked() bool {
 	now := time.Now()
-	return h.place.Lease.Over(now) == nil && !h.bound.over(now)
+	return h.place.Account.Lease.Over(now) == nil && !h.bound.over(now)
 }
 
 // releaseBound is the longest time that Unlock takes if its context had ended before the call, or

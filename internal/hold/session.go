@@ -41,8 +41,8 @@ type Session struct {
 	// and hold of the session.
 	mu          guard.Mutex
 	lines       map[string]*localLine
-	inOrder     list.List[*localLine] // the lines, in the order in which they are swept
-	waits       lasting               // the claims that wait
+	inOrder     lineOrder // the same
+	waits       lasting   // the claims that wait
 	marked      markedLines
 	backLogged  time.Time // when it was last logged that etcd was set back
 	closing     guard.Closing
@@ -188,12 +188,24 @@ type Lock struct {
 	given  *place               // of its last key that lingered, and was given up; nil before
 	waits  list.List[*claim]    // that wait
 	closed bool
-
-	closing      chan struct{} // closed at the end of the Close that is under way, otherwise nil
-	closingErr   error         // of that Close; written before closing is closed
-	closedNotice chan struct{} // closed with the Lock, nil while no call of Rest has needed it
+	ends   *lockEnd // nil before a Close, and a call of Rest
 
 	limits map[uint16]struct{} // of a Semaphore: the limits that it has met, other than its own
+}
+
+// A lockEnd is the Close of a Lock, and what waits for it. Session.mu guards it.
+type lockEnd struct {
+	closing chan struct{} // closed at the end of the Close that is under way, otherwise nil
+	err     error         // of that Close; written before closing is closed
+	notice  chan struct{} // closed with the Lock, nil while no call of Rest has needed it
+}
+
+// endsLocked is the end of m.
+func (m *Lock) endsLocked() *lockEnd {
+	if m.ends == nil {
+		m.ends = new(lockEnd)
+	}
+	return m.ends
 }
 
 // Init prepares m, for a name and options, and returns it.

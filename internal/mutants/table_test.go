@@ -890,15 +890,17 @@ var mutants = []mutant{
 			inArea("outages", "TestUnlockSaysNilOnlyWithEvidence")},
 	},
 	{
-		name:    "a watch that is there is a witness",
-		why:     "It would have told a deletion. But it may have gone silent, with the connection by which the answer was lost (rule 6).",
-		change:  in("queue.Place.WitnessedLocked").drop("_.deleted > _.known"),
+		name: "a watch that is there is a witness",
+		why:  "It would have told a deletion. But it may have gone silent, with the connection by which the answer was lost (rule 6).",
+		change: in("queue.Place.WitnessedLocked").replace("_.deleted > _.known",
+			"_self.known < math.MaxInt64"),
 		killers: []killer{inArea("outages", "TestALateWatchIsNoWitness/it_is_silent")},
 	},
 	{
-		name:    "a watch that tells a deletion after Unlock was called is a witness",
-		why:     "Nothing was told before. But the watch is behind: etcd had told a higher revision by then (rule 6).",
-		change:  in("queue.Place.WitnessedLocked").replace("_.deleted > _.known", "_self.deleted > 0"),
+		name: "a watch that tells a deletion after Unlock was called is a witness",
+		why:  "Nothing was told before. But the watch is behind: etcd had told a higher revision by then (rule 6).",
+		change: in("queue.Place.WitnessedLocked").replace("_.deleted > _.known",
+			"_self.known < math.MaxInt64 && _self.deleted > 0"),
 		killers: []killer{inArea("outages", "TestALateWatchIsNoWitness/it_is_behind")},
 	},
 	{
@@ -1588,7 +1590,7 @@ var mutants = []mutant{
 	{
 		name:    "a hold is told by the hooks alone",
 		why:     "Acquired tells of each hold. But hooks run some time later, and then the work is not below the span of its hold.",
-		change:  in("call.tellHolds").drop("_ = _.holds(_, _.began.Sub(_.started))"),
+		change:  in("call.tellHolds").drop("_ = _.holds(_, _.began().Sub(_.started))"),
 		killers: []killer{inArea("mutex", "TestTheContextOfACallLearnsOfTheHoldAtOnce")},
 	},
 	{
@@ -1636,7 +1638,7 @@ var mutants = []mutant{
 	{
 		name: "a view tells only the place that waits by it",
 		why:  "It is there for that place. But while the Session waits for another permit the watch of a permit that it holds has ended, for the view shows that key, too (rule 5).",
-		change: in("queue.Keys.observedLocked").replace("_p.Removal.over == nil",
+		change: in("queue.Keys.observedLocked").replace("_p.Removal == nil",
 			"_p.line.local.PlaceLocked() == _p"),
 		killers: []killer{inArea("kinds", "TestAPermitIsToldOfWhatHappensWhileAnotherOfItsSessionWaits")},
 	},
@@ -1787,8 +1789,8 @@ var mutants = []mutant{
 		why:  "The one before is gone, so it is the waiter's turn. But that one may have been a waiter, too (rule 20).",
 		change: in("queue.longWait.follow").before(
 			"if _ := _.look(_, _p, _at); _ != nil",
-			"if _self.last != nil && _at != 0 { _p.setLine(line.None, _p.keys.etcd.Epoch(), 0); return false, nil }").
-			in("queue.view.judgeLocked").before("_p.Ahead = _p.Ahead.Without(_...)",
+			"if _self.last != nil && _at != 0 { _p.setLine(line.None, _p.Account.keys.etcd.Epoch(), 0); return false, nil }").
+			in("queue.view.judgeLocked").before("_left := _p.Ahead.Without(_...)",
 			"if _self.Gone(_p.Ahead.Last[len(_p.Ahead.Last)-1], _p.Ticket.Entry()) { _p.Ahead.Last = nil }"),
 		killers: []killer{simulation(1000),
 			onCluster("TestWhoMovesUpBehindTheHolderDoesNotEnterBesideIt")},
@@ -1806,7 +1808,7 @@ var mutants = []mutant{
 		name: "a waiter does not miss its own key",
 		why:  "Only those before the waiter can be in its way. But without a key the waiter is in nobody's way (rule 12).",
 		change: in("queue.Place.observedLocked").before("_ := _self.Ticket.Observe(_o)",
-			"if _o.Rev == 0 && _self.held.IsZero() { return ticket.Nothing }"),
+			"if _o.Rev == 0 && _self.held == 0 { return ticket.Nothing }"),
 		killers: []killer{inArea("queue", "TestAWaiterWhoseKeyWasDeletedQueuesAnew")},
 	},
 	{
@@ -1899,8 +1901,8 @@ var mutants = []mutant{
 		name: "a watch that ends is the end of the wait",
 		why:  "What Lock builds on is gone, and the caller may call it again. But the watch ends whenever a member restarts (rule 12).",
 		change: in("queue.longWait.follow").replace(
-			"if _err := _broken.Wait(_ctx, _p.keys.etcd.Caller); _err != nil",
-			"if _err := _broken.Wait(_ctx, _p.keys.etcd.Caller); _err == nil { return false, attempt.ErrNoAnswer }").
+			"if _err := _broken.Wait(_ctx, _p.Account.keys.etcd.Caller); _err != nil",
+			"if _err := _broken.Wait(_ctx, _p.Account.keys.etcd.Caller); _err == nil { return false, attempt.ErrNoAnswer }").
 			in("queue.view.follow").before("_.unwatched()", `
 			_self.line.keys.mu.Lock()
 			_self.refusal = attempt.ErrNoAnswer
@@ -2748,7 +2750,7 @@ var mutants = []mutant{
 		name: "the key of a recalled hold goes with its grace",
 		why:  "The context has ended, so nobody should work any more. But a holder that has not looked yet still works, and the next one works beside it.",
 		change: in("Hold.checkLocked").replace("_o.becomesLocked(holdRecalled, _cause)",
-			"if !_o.endLocked(_cause) && _o.place.Refs == 0 { _o.place.AbandonLocked(false) }"),
+			"if !_o.endLocked(_cause) && _o.place.Refs == 0 { _o.place.AbandonLocked(queue.Removal{}) }"),
 		killers: []killer{inArea("holders", "TestTheKeyOfARecalledHoldGoesWithItsUnlock"),
 			ofFamily(300)},
 	},
@@ -2953,7 +2955,7 @@ var mutants = []mutant{
 		why:  "Unlock has said that it is not certain. But the job has run, and runs again before its least time is over.",
 		change: in("release.giveUpLocked").replace(
 			"if _ := _self.stay; _ != nil && time.Now().Before(_.until)",
-			"{ for _, o := range _self.h.all() { o.place.AbandonLocked(true) } }"),
+			"{ for _, o := range _self.h.all() { o.place.AbandonLocked(queue.Removal{Unsure: true}) } }"),
 		killers: []killer{inArea("holders", "TestALeastTimeUnderFaults")},
 	},
 	{
@@ -3140,8 +3142,8 @@ var mutants = []mutant{
 		name: "one of several names is recalled alone",
 		why:  "The request stands in the key of one name. But a holder of all of them listens for a request for any.",
 		change: in("endTogetherLocked").replace(
-			"_all.holds[_i], _o.hold.together, _o.hold.recall = _o.hold, _all, _.hold.recall",
-			"_all.holds[_i], _o.hold.together = _o.hold, _all"),
+			"specialOf(_o.hold).together, specialOf(_o.hold).recall = _all, _.hold.recall",
+			"specialOf(_o.hold).together = _all"),
 		killers: []killer{inArea("kinds", "TestSeveralNamesAreRecalledTogether"), ofFamily(1000)},
 	},
 	{
@@ -3207,7 +3209,7 @@ var mutants = []mutant{
 	{
 		name:    "the first places of a LockAll are watched as if they came with the last",
 		why:     "Only then does the hold begin. But until their watches are there, nobody learns that they were recalled meanwhile.",
-		change:  in("queue.Place.HoldLocked").replace("_.held.IsZero()", "first"),
+		change:  in("queue.Place.HoldLocked").replace("_.held == 0", "first"),
 		killers: []killer{inArea("kinds", "TestARecallWhereALockAllIsTheFirst")},
 	},
 	{
@@ -3368,7 +3370,7 @@ var mutants = []mutant{
 	{
 		name: "only a key that was seen is removed",
 		why:  "The put failed, so there is nothing to remove. But it may be only its answer that failed (rule 9).",
-		change: in("queue.Place.AbandonLocked").replace("it || _self.keys.Leases.ClosedLocked()",
+		change: in("queue.Place.AbandonLocked").replace("it || _self.Account.keys.Leases.ClosedLocked()",
 			"_self.Ticket.Rev() == 0"),
 		killers: []killer{inArea("lease", "TestAKeyWhosePutWasNotAnsweredIsRemovedAtOnce")},
 	},
@@ -3418,7 +3420,7 @@ var mutants = []mutant{
 	{
 		name:    "the next place is removed beside the release that puts it",
 		why:     "Two requests at once are faster. But if the removal comes first, the release puts the key after it (rule 9).",
-		change:  in("release.overLocked").drop("_.put.AfterLocked(&_.place.Place)"),
+		change:  in("release.overLocked").replace("_h.place.Removal", "nil"),
 		killers: []killer{inArea("queue", "TestTheNextPlaceIsRemovedAfterTheReleaseThatMayPutIt")},
 	},
 	{

@@ -46,7 +46,7 @@ const (
 // rare: each is a message, and an idle hold must cost little more than its renewals.
 // (TestAnIdleHoldCostsItsRenewalsAndLittleElse.)
 func (a *Account) CareLocked(now, last time.Time) (audit bool, again time.Time) {
-	if a.lease.HasEndedLocked() || a.keys.Leases.ClosedLocked() {
+	if a.Lease.HasEndedLocked() || a.keys.Leases.ClosedLocked() {
 		return false, again
 	}
 	var holds coverage
@@ -54,8 +54,8 @@ func (a *Account) CareLocked(now, last time.Time) (audit bool, again time.Time) 
 		holds = a.coverHoldsLocked(now)
 	}
 	period := a.auditPeriodLocked(now, holds)
-	if again = last.Add(period); period > a.lease.Period() {
-		again = a.lease.Together(again)
+	if again = last.Add(period); period > a.Lease.Period() {
+		again = a.Lease.Together(again)
 	}
 	if audit = !now.Before(again); audit || !holds.lasts.IsZero() && holds.lasts.Before(again) {
 		again = holds.lasts
@@ -94,7 +94,7 @@ func (a *Account) coverHoldsLocked(now time.Time) coverage {
 			if viewed {
 				continue
 			}
-			if lasts := p.held.Add(watchAfter); now.Before(lasts) {
+			if lasts := p.Since.Add(p.held + watchAfter); now.Before(lasts) {
 				if c.lasts.IsZero() || lasts.Before(c.lasts) {
 					c.lasts = lasts
 				}
@@ -120,18 +120,18 @@ func (a *Account) coverHoldsLocked(now time.Time) coverage {
 // crowd that goes round would mostly audit. (TestWhoWaitsInALongLineAuditsAsRarelyAsItRechecks.)
 func (a *Account) auditPeriodLocked(now time.Time, holds coverage) time.Duration {
 	const longest = math.MaxInt64 / idleAudits // a multiple of the longest TTLs overflows
-	period := min(max(a.lease.Period(), min(a.lease.TTL/3, auditEvery)), longest)
+	period := min(max(a.Lease.Period(), min(a.Lease.TTL/3, auditEvery)), longest)
 	doubtful := !a.doubted.IsZero()
 	switch {
-	case doubtful && now.Sub(a.doubted) < a.lease.TTL:
+	case doubtful && now.Sub(a.doubted) < a.Lease.TTL:
 		return min(period, auditEvery)
 	case a.suspect: // again, if the last one had no answer
 		return min(period, a.keys.etcd.Seldom(auditEvery))
-	case doubtful || a.unheard || !holds.watched || a.lease.AtRisk(now):
+	case doubtful || a.unheard || !holds.watched || a.Lease.AtRisk(now):
 		return period
 	case !holds.rechecked:
 		return coveredAudits * period
-	case a.left.IsZero() || a.swept.Sub(a.left) >= a.lease.TTL: // rare audits find later copies
+	case a.left.IsZero() || a.swept.Sub(a.left) >= a.Lease.TTL: // rare audits find later copies
 		return idleAudits * period
 	}
 	asRechecks := time.Duration(holds.contenders) * recheck.PerContender
@@ -170,7 +170,7 @@ func (a *Account) Audit(ctx context.Context, sent time.Time) (known bool) {
 	if !byKeys {
 		return known
 	}
-	lifetime, err := k.etcd.KeysInTime(asking, a.lease.ID, twice)
+	lifetime, err := k.etcd.KeysInTime(asking, a.Lease.ID, twice)
 	if err != nil || ctx.Err() != nil {
 		a.noted(err, suspicious)
 		return true // the renewals show it, or it does not matter any more
@@ -214,7 +214,7 @@ func (a *Account) briefly(sent time.Time) (known []ticket.Known) {
 	if a.listed.IsZero() {
 		a.listed = sent
 	}
-	rare := min(a.lease.Period(), math.MaxInt64/idleAudits) * idleAudits
+	rare := min(a.Lease.Period(), math.MaxInt64/idleAudits) * idleAudits
 	late := !a.left.IsZero() && sent.Sub(a.left) < rare || sent.Sub(a.listed) >= rare
 	if late || a.suspect || a.unheard || !a.doubted.IsZero() || len(a.places) > fewPlaces {
 		a.listed = sent
@@ -328,13 +328,13 @@ func (a *Account) compare(
 		}
 	})
 	strays = slices.DeleteFunc(strays, func(key string) bool {
-		return !IsOwn(line.Entry{Key: key, Lease: int64(a.lease.ID)})
+		return !IsOwn(line.Entry{Key: key, Lease: int64(a.Lease.ID)})
 	})
 	guard.Pieces(a.keys.mu, maps.Values(a.places), func(p *Place) {
 		// Under a doubtful name a late request may have put the key again. After a set-back it
 		// may be the key of an earlier hold.
 		doubtful := !present[p.Ticket.Key] || p.Ticket.Doubtful() ||
-			suspicious && !p.held.IsZero() && len(missing) < manyPlaces
+			suspicious && p.held != 0 && len(missing) < manyPlaces
 		if p.Ticket.Rev() != 0 && !p.Ticket.Lost() && p.Since.Before(sent) && doubtful {
 			missing = append(missing, p)
 		}
@@ -350,7 +350,7 @@ func (a *Account) compare(
 func (a *Account) isKnownBy(places []*Place, part etcd.Part) bool {
 	for i, e := range part.Entries {
 		if e.Rev != places[i].Ticket.Rev() {
-			return a.lease.IsKnown()
+			return a.Lease.IsKnown()
 		}
 	}
 	return true
@@ -382,7 +382,7 @@ func (a *Account) sweep(ctx context.Context, read []line.Entry) {
 	strays := slices.DeleteFunc(read, func(e line.Entry) bool {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if e.Lease != int64(a.lease.ID) || a.accountsForLocked(e) { // taken again since the audit
+		if e.Lease != int64(a.Lease.ID) || a.accountsForLocked(e) { // taken again since the audit
 			return true
 		}
 		a.retireLocked()

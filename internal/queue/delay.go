@@ -54,9 +54,12 @@ import (
 // TTL, and the TTL of a concurrency.Session.
 const DefaultRestoreDelay = time.Minute
 
+// An era is the time from one set-back that a Session has noticed to the next.
+type era int32
+
 // A setBack is the last one that a Session has noticed. The zero setBack says that there was none.
 type setBack struct {
-	era     int // that it has begun
+	era     era // that it has begun
 	noticed time.Time
 	own     time.Duration // the longest TTL of the Session and its client
 	floor   time.Duration
@@ -89,7 +92,7 @@ const (
 type delay struct {
 	met    line.TTLs         // of the contenders, at the last reading
 	stands [behind + 1]int32 // how many places of the Session have a standing, in era
-	era    int               // the last set-back that was reckoned with has begun it
+	era    era               // the last set-back that was reckoned with has begun it
 	bars   *bars             // nil without a set-back, and a doubt
 }
 

@@ -73,7 +73,7 @@ func (c *change) next() (values []string, err error) {
 	known := true
 	for i, p := range c.places {
 		if !p.Ticket.Is(c.read[i]) { // the lease may be the reason
-			known = c.account.lease.IsKnown()
+			known = c.account.Lease.IsKnown()
 			break
 		}
 	}

@@ -123,8 +123,9 @@ func (k *Keys) OwnLocked(e line.Entry) (goes <-chan struct{}, orphan bool) {
 		p := a.places[e.Key]
 		switch ours := p != nil && p.Ticket.Rev() == e.Rev; {
 		case e.Lease != int64(l.ID):
+		case ours && p.Removal == nil: // it is in use
 		case ours && p.Removal.err == nil:
-			goes = p.Removal.over // nil while it is in use
+			goes = p.Removal.over
 		case !ours && IsOwn(e):
 			return nil, true
 		}
@@ -162,7 +163,7 @@ func (k *Keys) RecallOwnLocked(e line.Entry, r line.Recall) (isOwn bool) {
 // it, unless the place was given up: then its removal learns of it.
 func (k *Keys) observedLocked(e line.Entry) {
 	for _, a := range k.accounts {
-		if p := a.places[e.Key]; p != nil && p.Removal.over == nil {
+		if p := a.places[e.Key]; p != nil && p.Removal == nil {
 			p.observedLocked(ticket.Observation{Entry: e, At: e.Mod})
 		}
 	}
@@ -171,7 +172,7 @@ func (k *Keys) observedLocked(e line.Entry) {
 // wakeLocked has the keepers see to the keys of holds that a view has covered.
 func (k *Keys) wakeLocked() {
 	for _, a := range k.accounts {
-		a.lease.WakeKeeper()
+		a.Lease.WakeKeeper()
 	}
 }
 
@@ -208,7 +209,7 @@ const manyPlaces = 100
 type Account struct {
 	// Set once, then only read.
 	keys     *Keys
-	lease    *lease.Lease
+	Lease    *lease.Lease
 	unfollow func() // the client's connection
 
 	// Guarded by Session.mu.
@@ -241,12 +242,12 @@ type Seat struct {
 // TakeLocked makes p a place on a's lease, which is the current one and usable.
 func (a *Account) TakeLocked(p *Place, of Seat) {
 	*p = Place{
-		Account: a, Lease: a.lease, keys: a.keys,
-		line: of.Line, owner: of.Owner, listens: of.Listens,
+		Account: a, line: of.Line, owner: of.Owner, listens: of.Listens,
+		reading: reading{Ahead: &nothing},
 	}
-	slot := of.Line.slots.Free(a.lease, a.keys.etcd.Epoch(), of.Shape)
+	slot := of.Line.slots.Free(drawn{a.Lease, a.keys.etcd.Epoch()}, of.Shape)
 	draw := func(name string) string { return a.draw(name, of.Shape) }
-	p.Ticket = ticket.New(of.Line.Name, int64(a.lease.ID), slot, draw)
+	p.Ticket = ticket.New(of.Line.Name, int64(a.Lease.ID), slot, draw)
 	a.places[p.Ticket.Key] = p
 	a.users++
 }
@@ -261,7 +262,7 @@ func (a *Account) TakeLocked(p *Place, of Seat) {
 func (a *Account) draw(name string, shape line.Shape) (key string) {
 	for {
 		id, ok := line.Draw(uuid.New(), shape)
-		key = line.Key(name, sign(id, name, int64(a.lease.ID)))
+		key = line.Key(name, sign(id, name, int64(a.Lease.ID)))
 		if ok && a.places[key] == nil {
 			return key
 		}
@@ -300,21 +301,21 @@ func (a *Account) AnsweredLocked(put ticket.Answer, prompt bool) {
 		a.retireLocked()
 	}
 	if prompt {
-		a.lease.AnsweredInTime()
+		a.Lease.AnsweredInTime()
 	}
 }
 
 // retireLocked keeps new places off the lease: a request with it may still be under way.
 func (a *Account) retireLocked() {
 	a.doubted = time.Now()
-	a.lease.RetireLocked()
-	a.lease.WakeKeeper() // an audit is due soon, though the lease may serve no more
+	a.Lease.RetireLocked()
+	a.Lease.WakeKeeper() // an audit is due soon, though the lease may serve no more
 }
 
 // PinLocked has the lease renewed as a place would, until UnpinLocked.
 func (a *Account) PinLocked() *lease.Lease {
 	a.users++
-	return a.lease
+	return a.Lease
 }
 
 // UnpinLocked undoes PinLocked.
@@ -324,8 +325,8 @@ func (a *Account) UnpinLocked() { a.leftLocked() }
 func (a *Account) leftLocked() {
 	if a.users--; a.users == 0 {
 		a.idleSince = time.Now()
-		if !a.lease.ServesLocked() {
-			a.lease.WakeKeeper()
+		if !a.Lease.ServesLocked() {
+			a.Lease.WakeKeeper()
 		}
 	}
 }
@@ -338,7 +339,7 @@ func (a *Account) ReleaseLocked() { a.releases++ }
 func (a *Account) ReleasedLocked() {
 	a.releases--
 	if a.keys.Leases.ClosedLocked() {
-		a.lease.WakeKeeper()
+		a.Lease.WakeKeeper()
 	}
 }
 
@@ -347,7 +348,7 @@ func (a *Account) removed() {
 	a.keys.mu.Lock()
 	defer a.keys.mu.Unlock()
 	if a.removals--; a.keys.Leases.OrphanedLocked() {
-		a.lease.WakeKeeper()
+		a.Lease.WakeKeeper()
 	}
 }
 
@@ -362,7 +363,7 @@ func (a *Account) endDeletedLocked(p *Place) {
 // tellDeleted ends the holds whose keys are gone. The lease may be the reason, so it first asks
 // etcd, for a moment, to give the right reason of the loss.
 func (a *Account) tellDeleted() {
-	known := a.lease.IsKnown()
+	known := a.Lease.IsKnown()
 	a.keys.mu.Lock()
 	deleted := a.deleted
 	a.deleted = nil
@@ -406,7 +407,7 @@ func (a *Account) GiveWayLocked() {
 
 // EndedLocked has the places of a follow the end of the lease (lease.Tenants).
 func (a *Account) EndedLocked() {
-	unknown := a.lease.IsUnknown()
+	unknown := a.Lease.IsUnknown()
 	a.eachLocked(func(p *Place) {
 		if unknown {
 			p.doubtLocked()
@@ -434,7 +435,7 @@ func (a *Account) KeyLocked() string {
 // SuspectLocked makes an audit of the keys due now (lease.Tenants).
 func (a *Account) SuspectLocked() {
 	a.suspect = true
-	a.lease.WakeKeeper()
+	a.Lease.WakeKeeper()
 }
 
 // RemoveRest removes the keys that the end of the lease has not removed (lease.Tenants). It asks of
@@ -455,7 +456,7 @@ func (a *Account) RemoveRest(until time.Time) error {
 		err = cmp.Or(failure, err)
 	}
 	if err != nil {
-		k.Log(slog.LevelWarn, "keys may have outlived their lease", "lease", a.lease.Hex(), "error", err)
+		k.Log(slog.LevelWarn, "keys may have outlived their lease", "lease", a.Lease.Hex(), "error", err)
 	}
 	return err
 }
@@ -499,7 +500,7 @@ func (a *Account) removeAll(ctx context.Context, read []line.Entry) []error {
 // nil while a key blocks others. TestCloseDoesNotSayNilForALeaseThatStays.)
 func (a *Account) RevokedLocked(err error, left time.Time) {
 	k := a.keys
-	delete(k.accounts, a.lease)
+	delete(k.accounts, a.Lease)
 	a.unfollow()
 	switch {
 	case err == nil:

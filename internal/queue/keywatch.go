@@ -54,15 +54,15 @@ type keyWatch struct {
 // newKeyWatchLocked begins to watch p's key.
 func newKeyWatchLocked(p *Place) *keyWatch {
 	w := &keyWatch{place: p, again: make(chan struct{}, 1)}
-	w.ctx, w.cancel = context.WithCancel(p.keys.ctx)
-	p.keys.tasks.Go(w.run)
+	w.ctx, w.cancel = context.WithCancel(p.Account.keys.ctx)
+	p.Account.keys.tasks.Go(w.run)
 	return w
 }
 
 // run is the goroutine of a keyWatch. It ends with the hold, once that is released.
 func (w *keyWatch) run() {
 	defer w.cancel()
-	period := w.place.Lease.Period()
+	period := w.place.Account.Lease.Period()
 	pause, longest := firstPause, min(max(period, firstPause), longestPause)
 	var broken attempt.Backoff
 	for {
@@ -97,7 +97,7 @@ func (w *keyWatch) follow(broken *attempt.Backoff) error {
 	default:
 	}
 	defer w.unsure()
-	return w.place.keys.etcd.Follow(w.ctx, broken, etcd.Following{
+	return w.place.Account.keys.etcd.Follow(w.ctx, broken, etcd.Following{
 		Created: func() bool {
 			broken.Reset()
 			w.created()
@@ -115,20 +115,20 @@ func (w *keyWatch) renewLocked() {
 
 // unsure notes that there is no watch.
 func (w *keyWatch) unsure() {
-	w.place.keys.mu.Lock()
-	defer w.place.keys.mu.Unlock()
+	w.place.Account.keys.mu.Lock()
+	defer w.place.Account.keys.mu.Unlock()
 	w.made++
 	w.sure = false
 	if p := w.place; p.watch == w {
-		p.Lease.WakeKeeper() // the audits have to cover the key
+		p.Account.Lease.WakeKeeper() // the audits have to cover the key
 	}
 }
 
 // apply observes what has happened to the key.
 func (w *keyWatch) apply(events []*clientv3.Event) {
 	p := w.place
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
+	p.Account.keys.mu.Lock()
+	defer p.Account.keys.mu.Unlock()
 	for _, event := range events {
 		if p.watch != w {
 			return // its release is over, or it was given up
@@ -177,7 +177,7 @@ func readWatched(a *Account) {
 		}
 		present := k.etcd.Epoch()
 		// If a key is not read, its watch stays unsure.
-		_ = k.etcd.ReadKeys(a.lease.Live(), keysOf(places), k.etcd.Read, func(part etcd.Part) {
+		_ = k.etcd.ReadKeys(a.Lease.Live(), keysOf(places), k.etcd.Read, func(part etcd.Part) {
 			watchedSince(a, created[part.From:], part.Entries, present)
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
+	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -17,14 +18,20 @@ type Line struct {
 	keys  *Keys
 	local Local
 
-	slots ticket.Slots // names of keys
-	view  *view        // nil while none is needed
+	slots ticket.Slots[drawn] // names of keys
+	view  *view               // nil while none is needed
 
 	// What the next place may expect there.
 	waited time.Duration // for how long the last one that came to hold has stood in it
 	last   *predecessor  // of the last one that came to hold, while it is watched yet
 
 	delay delay // for how long no hold begins, as etcd was set back
+}
+
+// drawn is on which lease, and in which epoch, the names of keys were drawn.
+type drawn struct {
+	on *lease.Lease
+	in *etcd.Epoch
 }
 
 // A predecessor is the key right before a place, as it is watched.

@@ -49,17 +49,18 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 	if tells {
 		told = line.TTLsBefore(p.Ticket.Name, p.Ticket.Entry(), ranges[len(ranges)-1])
 	}
-	p.keys.mu.Lock()
+	p.Account.keys.mu.Lock()
+	known := *p.Ahead
 	if asks {
-		p.Ahead = p.Ticket.WhoHolds(p.Ahead, ranges[0])
+		known = p.Ticket.WhoHolds(known, ranges[0])
 	}
 	if tells {
-		p.told, p.Ahead.TTLs = true, told
+		p.told, known.TTLs = true, told
 	}
-	p.line.meetsLocked(p.Ahead.TTLs)
-	strays := p.Ahead.Strays
-	p.keys.mu.Unlock()
-	if strays && !ahead.Strays {
+	p.Ahead = &known
+	p.line.meetsLocked(known.TTLs)
+	p.Account.keys.mu.Unlock()
+	if known.Strays && !ahead.Strays {
 		return c.bothIn(ctx, p, before, length) // which reads more keys
 	}
 	return s
@@ -100,7 +101,7 @@ type check struct {
 func (c *Waiter) check(ctx context.Context, p *Place, before line.Entry, length int) check {
 	ctx, stop := context.WithCancel(ctx)
 	answer := make(chan checked, 1)
-	p.keys.tasks.Go(func() {
+	p.Account.keys.tasks.Go(func() {
 		defer close(answer)
 		answer <- c.bothIn(ctx, p, before, length)
 	})
@@ -161,7 +162,8 @@ func (c *Waiter) readAhead(
 	}
 	if at != 0 {
 		past := request(clientv3.WithRev(at), clientv3.WithSerializable())
-		if read, err := p.keys.etcd.AttemptPast(ctx, past); err == nil || attempt.Fallen(err) != nil {
+		read, err := p.Account.keys.etcd.AttemptPast(ctx, past)
+		if err == nil || attempt.Fallen(err) != nil {
 			return read, at, err
 		}
 	}
@@ -178,9 +180,9 @@ func (c *Waiter) readAhead(
 func (c *Waiter) readFor(
 	ctx context.Context, p *Place, r etcd.Request, retry attempt.Backoff,
 ) (etcd.Reading, error) {
-	read, err := p.keys.etcd.ReadBy(ctx, r, retry, func(err error) error {
+	read, err := p.Account.keys.etcd.ReadBy(ctx, r, retry, func(err error) error {
 		c.LastErr = err
-		if p.isGone() || p.Lease.IsDead() {
+		if p.isGone() || p.Account.Lease.IsDead() {
 			return ErrAnew
 		}
 		return attempt.Fallen(err)

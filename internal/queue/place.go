@@ -1,11 +1,11 @@
 package queue
 
 import (
+	"math"
 	"time"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/guard"
-	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
@@ -29,8 +29,6 @@ const (
 type Place struct {
 	// Set once, then only read.
 	Account *Account // of the keys on its lease
-	Lease   *lease.Lease
-	keys    *Keys
 	line    *Line
 	owner   Owner
 	listens bool // its value says that it may be recalled
@@ -42,31 +40,33 @@ type Place struct {
 	keeping
 	Recall  *line.Recall // the one with the shortest grace that its value has had, nil without any
 	changed *line.Entry  // as last seen, once SetInfo was called: not as it was put; nil before
-	Removal Removal      // of its key, once it was given up
+	Removal *Removal     // of its key, nil before it was given up
 	witness
 
 	news chan struct{} // wakes the waiter at it: its key, its view or the connection has changed
 }
 
+// nothing is what a place knows of the line as it is taken.
+var nothing line.Ahead
+
 // A reading is what is known of the line ahead of a place.
 type reading struct {
-	Ahead line.Ahead
-	asPut bool        // the transaction that put the key has read it
+	Ahead *line.Ahead // never nil; what it points to is not changed here
 	epoch *etcd.Epoch // of the last answer with the line, or with the key
 	shown int64       // the revision at which that has shown the line ahead
+	asPut bool        // the transaction that put the key has read it
 	told  bool        // the TTLs of all contenders ahead were asked for
 
-	stands  standing // what that says of holds; changed by standsLocked alone
-	stoodIn int      // the era in which it was said
-
-	doubtful bool // it is gone without that, and etcd is yet to tell why
+	stands   standing // what that says of holds; changed by standsLocked alone
+	doubtful bool     // it is gone without that, and etcd is yet to tell why
+	stoodIn  era      // in which that was said
 }
 
 // A keeping is what a place has while its ticket is Held.
 type keeping struct {
-	Refs  int       // how many holds need the key: that are whole, or being freed
-	held  time.Time // since when
-	watch *keyWatch // of the key; nil for short holds
+	Refs  int           // how many holds need the key: that are whole, or being freed
+	held  time.Duration // since when, after Place.Since; 0 if it is not
+	watch *keyWatch     // of the key; nil for short holds
 }
 
 // A witness is what a place knows of its key's end, once its release has begun.
@@ -81,8 +81,9 @@ type keeping struct {
 // a linearizable answer to a request of after the Unlock does, and the first such request is the
 // release. A read before it costs each Unlock a round trip.)
 type witness struct {
-	watched bool  // a watch covered the key when its release began
-	known   int64 // the highest revision that etcd had told by then
+	// known is the highest revision that etcd had told when its release began; the highest of all if
+	// no watch covered the key then.
+	known   int64
 	deleted int64 // the revision of the deletion that an event has told, 0 if none has
 }
 
@@ -149,13 +150,15 @@ func (p *Place) observedLocked(o ticket.Observation) ticket.Seen {
 // ReleasesLocked notes that the release of p's key begins. The watches of the key go on until it is
 // over: they may be needed as witnesses.
 func (p *Place) ReleasesLocked() {
-	p.watched = p.line.viewLocked().coversLocked(p) || p.watch != nil && p.watch.sure
-	p.known = p.keys.etcd.Epoch().Reached()
+	p.known = math.MaxInt64
+	if p.line.viewLocked().coversLocked(p) || p.watch != nil && p.watch.sure {
+		p.known = p.Account.keys.etcd.Epoch().Reached()
+	}
 	p.standsNoMoreLocked()
 }
 
 // WitnessedLocked reports whether a watch has seen p's key there when its release began.
-func (p *Place) WitnessedLocked() bool { return p.watched && p.deleted > p.known }
+func (p *Place) WitnessedLocked() bool { return p.deleted > p.known }
 
 // lostLocked draws the conclusions of the loss of p's key.
 func (p *Place) lostLocked() {
@@ -186,8 +189,8 @@ func (p *Place) counts(deleted int64) bool { return deleted > p.Ticket.Rev() }
 // was set back, an earlier key of the Session may be beyond what the look has read, and block the
 // line.
 func (p *Place) observeLook(own ticket.Observation) (lost bool) {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
+	p.Account.keys.mu.Lock()
+	defer p.Account.keys.mu.Unlock()
 	lost = p.observedLocked(own).IsLoss()
 	if lost {
 		p.Account.SuspectLocked()
@@ -200,8 +203,8 @@ func (p *Place) neededLocked() bool { return p.Refs > 0 && !p.Ticket.Lost() }
 
 // isGone reports whether p's key is known to be lost: deleted or put over by another request.
 func (p *Place) isGone() bool {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
+	p.Account.keys.mu.Lock()
+	defer p.Account.keys.mu.Unlock()
 	return p.Ticket.Lost()
 }
 
@@ -218,8 +221,8 @@ func signal(c chan<- struct{}) {
 
 // listen lets tellLocked wake the caller, unless no contender is ahead of p.
 func (p *Place) listen() {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
+	p.Account.keys.mu.Lock()
+	defer p.Account.keys.mu.Unlock()
 	if !p.Ahead.Clear() {
 		p.listenLocked()
 	}
@@ -236,8 +239,8 @@ func (p *Place) listenLocked() {
 
 // standsFirst notes that p is at the head of its line, and lets tellLocked wake the caller.
 func (p *Place) standsFirst() {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
+	p.Account.keys.mu.Lock()
+	defer p.Account.keys.mu.Unlock()
 	p.listenLocked()
 	if p.Ticket.State() == ticket.InLine && !p.Ticket.Lost() {
 		p.Ticket.Hold()
@@ -247,8 +250,8 @@ func (p *Place) standsFirst() {
 
 // heldLocked notes that p's key is held from now on. Once that lasts it is watched.
 func (p *Place) heldLocked(now time.Time) {
-	p.held = now
-	p.Lease.DueLocked(now.Add(watchAfter))
+	p.held = max(now.Sub(p.Since), 1)
+	p.Account.Lease.DueLocked(now.Add(watchAfter))
 }
 
 // knownLocked is what is known of p's key: if p listens and was not recalled, that it is as it was
@@ -275,7 +278,7 @@ func (p *Place) ChangedLocked() (info string, changed bool) {
 }
 
 // QueuedLocked notes what the answer to p's put says about its line, in an epoch.
-func (p *Place) QueuedLocked(ahead line.Ahead, at *etcd.Epoch) {
+func (p *Place) QueuedLocked(ahead *line.Ahead, at *etcd.Epoch) {
 	p.Since = time.Now()
 	p.setAheadLocked(ahead, at, p.Ticket.Rev())
 	p.asPut = true
@@ -284,36 +287,36 @@ func (p *Place) QueuedLocked(ahead line.Ahead, at *etcd.Epoch) {
 // Predecessors are the contenders ahead of p as of the last read. They are stale if that was in an
 // earlier epoch.
 func (p *Place) Predecessors() (ahead line.Ahead, stale bool) {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
-	return p.Ahead, p.StaleLocked()
+	p.Account.keys.mu.Lock()
+	defer p.Account.keys.mu.Unlock()
+	return *p.Ahead, p.StaleLocked()
 }
 
 // setLine notes what was ahead of p at a revision, as it was read in an epoch.
 func (p *Place) setLine(ahead line.Ahead, at *etcd.Epoch, shown int64) {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
+	p.Account.keys.mu.Lock()
+	defer p.Account.keys.mu.Unlock()
 	if p.epoch == at {
-		ahead = ahead.Since(p.Ahead)
+		ahead = ahead.Since(*p.Ahead)
 	}
 	p.asPut = false
-	p.setAheadLocked(ahead, at, shown)
+	p.setAheadLocked(&ahead, at, shown)
 }
 
 // departs notes that only rest of ahead still stands before p. It reports false, and does nothing,
 // if something else is known by now.
 func (p *Place) departs(ahead, rest line.Ahead) bool {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
+	p.Account.keys.mu.Lock()
+	defer p.Account.keys.mu.Unlock()
 	if !p.Ahead.Is(ahead) {
 		return false
 	}
-	p.Ahead = rest
+	p.Ahead = &rest
 	return true
 }
 
 // setAheadLocked notes what was ahead of p at a revision, by an answer of an epoch.
-func (p *Place) setAheadLocked(ahead line.Ahead, at *etcd.Epoch, shown int64) {
+func (p *Place) setAheadLocked(ahead *line.Ahead, at *etcd.Epoch, shown int64) {
 	p.epoch, p.shown = at, shown
 	p.line.local.MarkLocked()
 	p.KnowsLocked(ahead)
@@ -321,7 +324,7 @@ func (p *Place) setAheadLocked(ahead line.Ahead, at *etcd.Epoch, shown int64) {
 		p.standsLocked(standingOf(p.Ticket.Shape))
 	}
 	for _, e := range ahead.Last[max(0, len(ahead.Last)-guard.Piece):] { // a permit may have many
-		p.keys.suspectOrphanLocked(e)
+		p.Account.keys.suspectOrphanLocked(e)
 	}
 }
 
@@ -329,7 +332,7 @@ func (p *Place) setAheadLocked(ahead line.Ahead, at *etcd.Epoch, shown int64) {
 //
 // Do not leave out the TTLs where a call is refused: it may come again after a set-back, and the
 // holder from before may still hold. (TestACallThatWasRefusedKnowsForHowLongTheHolderMayHold.)
-func (p *Place) KnowsLocked(ahead line.Ahead) {
+func (p *Place) KnowsLocked(ahead *line.Ahead) {
 	p.Ahead = ahead
 	if ahead.Reading != line.Unread {
 		p.line.meetsLocked(ahead.TTLs)
@@ -363,14 +366,14 @@ func (p *Place) HoldLocked(first bool, now time.Time) {
 	if first {
 		p.line.waited = now.Sub(p.Since)
 	}
-	if p.held.IsZero() { // else it was first in its line before the other places of a LockAll were
+	if p.held == 0 { // else it was first in its line before the other places of a LockAll were
 		p.heldLocked(now)
 	}
 	if p.listens && p.watch == nil && !p.asPut && p.Ahead.Keys > 1 &&
 		!p.line.viewLocked().coversLocked(p) && len(p.Account.places) <= manyPlaces {
 		p.watch = newKeyWatchLocked(p)
 	}
-	p.Ahead = line.None
+	p.Ahead = &line.None
 	p.Refs++
 	if first {
 		p.headsLocked()
@@ -380,13 +383,13 @@ func (p *Place) HoldLocked(first bool, now time.Time) {
 // doubtLocked begins a doubt, as p's key is gone. It does not if p was last seen before a set-back:
 // the lock delay is under way.
 func (p *Place) doubtLocked() {
-	k, d := p.keys, &p.line.delay
+	k, d := p.Account.keys, &p.line.delay
 	if p.stands == nowhere || p.deleted != 0 || p.doubtful || p.StaleLocked() {
 		return
 	}
 	p.doubtful = true
 	bars := d.change()
-	bars.doubting, bars.doubted = p.Ticket.Rev(), time.Now().Add(max(k.TTL, p.Lease.TTL))
+	bars.doubting, bars.doubted = p.Ticket.Rev(), time.Now().Add(max(k.TTL, p.Account.Lease.TTL))
 	if k.newest == nil || p.Ticket.Rev() > k.newest.Ticket.Rev() {
 		k.newest = p
 	}
@@ -402,7 +405,7 @@ func (p *Place) standsLocked(as standing) {
 		return
 	}
 	d := &p.line.delay
-	d.settle(p.keys.setBack)
+	d.settle(p.Account.keys.setBack)
 	if p.stands != nowhere && p.stoodIn == d.era {
 		d.stands[p.stands]--
 	}
@@ -426,12 +429,12 @@ func (p *Place) headsLocked() {
 }
 
 // StaleLocked reports whether p was last seen in an epoch before.
-func (p *Place) StaleLocked() bool { return p.epoch != p.keys.etcd.Epoch() }
+func (p *Place) StaleLocked() bool { return p.epoch != p.Account.keys.etcd.Epoch() }
 
 // LastsLocked reports whether another hold may begin at p, after one has ended there.
 func (p *Place) LastsLocked() bool {
-	return p.Lease.ServesLocked() && p.Recall == nil && !p.Ticket.Lost() && !p.StaleLocked() &&
-		p.Lease.Lasts(time.Now())
+	return p.Account.Lease.ServesLocked() && p.Recall == nil && !p.Ticket.Lost() && !p.StaleLocked() &&
+		p.Account.Lease.Lasts(time.Now())
 }
 
 // NeverPutLocked gives up p, whose key no request can have put.
@@ -442,14 +445,14 @@ func (p *Place) NeverPutLocked() {
 
 // RemovedLocked notes that p's key is gone, as its ticket says.
 func (p *Place) RemovedLocked() {
-	if p.Removal.over == nil { // it was released: else it has left the lease's users already
+	if p.Removal == nil { // it was released: else it has left the lease's users already
 		p.Account.leftLocked()
 	}
 	if p.Account.places[p.Ticket.Key] == p {
 		delete(p.Account.places, p.Ticket.Key)
 		p.Account.left = time.Now()
 		if len(p.Account.places) == manyPlaces { // the holds among them are watched, if they stay
-			p.Lease.DueLocked(p.Account.left.Add(watchAfter))
+			p.Account.Lease.DueLocked(p.Account.left.Add(watchAfter))
 		}
 	}
 	if p.epoch != nil && p.StaleLocked() { // an earlier key of that name may be back
@@ -470,7 +473,7 @@ func (p *Place) UnwatchLocked() {
 	p.standsNoMoreLocked()
 	if w := p.watch; w != nil {
 		p.watch = nil
-		p.keys.mu.After(w.cancel)
+		p.Account.keys.mu.After(w.cancel)
 	}
 }
 

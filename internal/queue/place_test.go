@@ -25,7 +25,7 @@ func TestAPlaceThatIsLostBeforeTheWaitWakesIt(t *testing.T) {
 		p := s.take(t, line.Shape{})
 		s.put(t, p)
 		s.mu.Lock()
-		p.Ahead = line.Ahead{Last: line.Line{{Key: "n/1"}}}
+		p.Ahead = &line.Ahead{Last: line.Line{{Key: "n/1"}}}
 		p.observedLocked(ticket.Observation{Entry: line.Entry{Key: p.Ticket.Key}})
 		s.mu.Unlock()
 		p.listen()
@@ -53,7 +53,8 @@ func TestAPermitWaitsForThoseThatItHasFound(t *testing.T) {
 		require.Equal(t, 1, found.Count())
 
 		s.mu.Lock()
-		p.Ahead = p.Ahead.Without(func(line.Entry) bool { return true }) // by the view
+		left := p.Ahead.Without(func(line.Entry) bool { return true }) // by the view
+		p.Ahead = &left
 		s.mu.Unlock()
 		server.DeleteKey(holder.Ticket.Key)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -80,7 +81,7 @@ func TestALeaseThatIsOverSparesNoRestoreDelay(t *testing.T) {
 				s.put(t, s.take(t, line.Shape{}))
 				require.EqualValues(t, 1, s.line.delay.stands[behind])
 				server.Cut("a")
-				over := s.place.Lease.TTL - time.Second // the margin
+				over := s.place.Account.Lease.TTL - time.Second // the margin
 				time.Sleep(over - 1)
 				s.mu.Lock() // so that no timer gets to tell of the end
 				time.Sleep(time.Nanosecond)

@@ -9,23 +9,25 @@ import (
 
 // A Removal is how the key of a place that was given up is removed.
 type Removal struct {
-	Lingered bool // it has no owner, which would hear of it
-	Tells    bool // it also reads what was ahead of the place, for a failed call
+	Unsure   bool     // the lease is retired at once
+	Lingered bool     // it has no owner, which would hear of it
+	Tells    bool     // it also reads what was ahead of the place, for a failed call
+	After    *Removal // if not nil, it waits until that is over
 
-	after <-chan struct{} // if not nil, it waits for the removal of another place
-	over  chan struct{}   // closed when it is over; nil before AbandonLocked
-	err   error           // why it was given up itself, nil if it was not
+	over chan struct{} // closed when it is over
+	err  error         // why it was given up itself, nil if it was not
 }
 
-// AbandonLocked gives p up. If its key may exist, it is removed in the background until
+// AbandonLocked gives p up. If its key may exist, it is removed in the background, as r says, until
 // etcd confirms or the key is gone with the lease. The returned channel is closed then. The
-// lease is retired if unsure is set, or as soon as an attempt fails: a key that cannot be
+// lease is retired if r is Unsure, or as soon as an attempt fails: a key that cannot be
 // removed is not kept alive.
-func (p *Place) AbandonLocked(unsure bool) <-chan struct{} {
-	if p.Removal.over != nil {
+func (p *Place) AbandonLocked(r Removal) <-chan struct{} {
+	if p.Removal != nil {
 		return p.Removal.over
 	}
-	p.Removal.over = make(chan struct{})
+	r.over = make(chan struct{})
+	p.Removal = &r
 	p.line.local.MarkLocked()
 	p.Account.leftLocked()
 	p.UnwatchLocked()
@@ -35,38 +37,38 @@ func (p *Place) AbandonLocked(unsure bool) <-chan struct{} {
 		p.RemovedLocked()
 	}
 	// Close revokes the lease and then removes what is left
-	if unsent || p.keys.Leases.ClosedLocked() {
+	if unsent || p.Account.keys.Leases.ClosedLocked() {
 		close(p.Removal.over)
 		return p.Removal.over
 	}
-	if unsure {
+	if r.Unsure {
 		p.Account.retireLocked()
 	}
 	if !p.Removal.Lingered {
 		p.owner.Removing()
 	}
 	p.Account.removals++
-	p.keys.tasks.Go(p.remove)
+	p.Account.keys.tasks.Go(p.remove)
 	return p.Removal.over
 }
 
 // removal is what remove sends.
 func (p *Place) removal() ticket.Txn {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
-	return p.Ticket.Removal(p.Removal.Tells, p.Ahead)
+	p.Account.keys.mu.Lock()
+	defer p.Account.keys.mu.Unlock()
+	return p.Ticket.Removal(p.Removal.Tells, *p.Ahead)
 }
 
 // remove removes p's key for certain.
 func (p *Place) remove() {
-	k, l := p.keys, p.Lease
+	k, l := p.Account.keys, p.Account.Lease
 	defer p.Account.removed()
 	defer close(p.Removal.over)
 	p.owner.EndContexts()
 	ctx := l.Live() // when it ends, the key is gone, unless it was put over
-	if p.Removal.after != nil {
+	if after := p.Removal.After; after != nil {
 		select {
-		case <-p.Removal.after:
+		case <-after.over:
 		case <-ctx.Done():
 		}
 	}
@@ -86,7 +88,8 @@ func (p *Place) remove() {
 	}
 	if done.Err == nil {
 		k.mu.Lock()
-		p.Ahead = p.Ticket.RemovedBy(done.Answer, p.Ahead)
+		ahead := p.Ticket.RemovedBy(done.Answer, *p.Ahead)
+		p.Ahead = &ahead
 		p.RemovedLocked()
 		k.mu.Unlock()
 	} else {
@@ -102,23 +105,23 @@ func (p *Place) remove() {
 
 // removalFails notes that p's key is not removed yet: its lease gets no new keys.
 func (p *Place) removalFails(err error) {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
+	p.Account.keys.mu.Lock()
+	defer p.Account.keys.mu.Unlock()
 	p.Account.retireLocked()
 	p.owner.Stays(err)
 }
 
 // outlivesLease reports whether p's key may still be there after its lease has ended.
 func (p *Place) outlivesLease() bool {
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
-	return p.Ticket.Lost() && !p.Lease.GoneLocked() && p.keys.ctx.Err() == nil
+	p.Account.keys.mu.Lock()
+	defer p.Account.keys.mu.Unlock()
+	return p.Ticket.Lost() && !p.Account.Lease.GoneLocked() && p.Account.keys.ctx.Err() == nil
 }
 
 // giveUpRemoval notes that the attempts to remove p's key are over and that the last one failed
 // with err. It reports whether the key has gone with its lease.
 func (p *Place) giveUpRemoval(err error) (certain bool) {
-	k, l := p.keys, p.Lease
+	k, l := p.Account.keys, p.Account.Lease
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if l.GoneLocked() {
@@ -142,24 +145,21 @@ func (p *Place) giveUpRemoval(err error) (certain bool) {
 // AwaitRemoved waits until p's key is removed, if it was given up. It returns why that is not
 // certain.
 func (p *Place) AwaitRemoved(ctx context.Context) error {
-	p.keys.mu.Lock()
-	removed := p.Removal.over
-	p.keys.mu.Unlock()
-	if removed == nil { // it was released
+	p.Account.keys.mu.Lock()
+	removal := p.Removal
+	p.Account.keys.mu.Unlock()
+	if removal == nil { // it was released
 		return nil
 	}
 	select {
-	case <-removed:
+	case <-removal.over:
 	case <-ctx.Done():
 		return attempt.Cause(ctx)
 	}
-	p.keys.mu.Lock()
-	defer p.keys.mu.Unlock()
-	return p.Removal.err
+	p.Account.keys.mu.Lock()
+	defer p.Account.keys.mu.Unlock()
+	return removal.err
 }
 
 // GivenUpLocked reports whether p was given up: its key is being removed, or has gone.
-func (p *Place) GivenUpLocked() bool { return p.Removal.over != nil }
-
-// AfterLocked has p's removal wait for the removal of another place.
-func (p *Place) AfterLocked(other *Place) { p.Removal.after = other.Removal.over }
+func (p *Place) GivenUpLocked() bool { return p.Removal != nil }

@@ -19,7 +19,7 @@ import (
 // TenantsLocked returns the account of the keys on a lease that was just granted (lease.Config).
 func (k *Keys) TenantsLocked(granted *lease.Lease) lease.Tenants {
 	a := &Account{
-		keys: k, lease: granted, places: make(map[string]*Place), idleSince: time.Now(),
+		keys: k, Lease: granted, places: make(map[string]*Place), idleSince: time.Now(),
 	}
 	k.accounts[granted] = a
 	a.unfollow = k.followConnection(a)
@@ -52,7 +52,7 @@ func (k *Keys) setBackOf(present *etcd.Epoch, own time.Duration) setBack {
 		return setBack{}
 	}
 	b := setBack{
-		era: present.Number, noticed: present.Noticed, own: max(own, present.Trusted),
+		era: era(present.Number), noticed: present.Noticed, own: max(own, present.Trusted),
 		floor: k.RestoreDelay,
 	}
 	for l, a := range k.accounts {
@@ -210,7 +210,7 @@ func (k *Keys) decideDoubts() {
 		key, put := last.Ticket.Key, last.Ticket.Rev()
 		k.newest = nil
 		k.mu.Unlock()
-		k.decideBy(doubted, key, put, max(k.TTL, last.Lease.TTL))
+		k.decideBy(doubted, key, put, max(k.TTL, last.Account.Lease.TTL))
 	}
 }
 

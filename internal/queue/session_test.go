@@ -110,7 +110,7 @@ func (s *session) LingeringLocked() *Place {
 func (s *session) GiveWayLocked() {
 	if s.lingers {
 		s.lingers = false
-		s.place.AbandonLocked(false)
+		s.place.AbandonLocked(Removal{})
 	}
 }
 func (s *session) SharesLocked() bool { return false }

@@ -275,7 +275,8 @@ func (v *view) judgeLocked() {
 	}
 	switch {
 	case p.Ahead.Reading == line.All && len(p.Ahead.Last) > 0:
-		p.Ahead = p.Ahead.Without(func(e line.Entry) bool { return v.Gone(e, own) })
+		left := p.Ahead.Without(func(e line.Entry) bool { return v.Gone(e, own) })
+		p.Ahead = &left
 		if v.waiting && p.Ahead.Clear() {
 			p.tellLocked()
 		}

@@ -46,7 +46,7 @@ func (c *Waiter) wait(ctx context.Context, p *Place) error {
 		var err error
 		switch ahead, stale := p.Predecessors(); {
 		case stale:
-			if err = anew.Wait(ctx, p.keys.etcd.Caller); err == nil {
+			if err = anew.Wait(ctx, p.Account.keys.etcd.Caller); err == nil {
 				err = c.look(ctx, p, 0)
 			}
 		case ahead.Clear():
@@ -72,7 +72,7 @@ func (c *Waiter) wait(ctx context.Context, p *Place) error {
 
 // waitInView waits until the view has news for p: no contender is ahead of it, or the view is over.
 func (c *Waiter) waitInView(ctx context.Context, p *Place) (err error) {
-	k := p.keys
+	k := p.Account.keys
 	k.mu.Lock()
 	if k.Leases.ClosedLocked() {
 		k.mu.Unlock()
@@ -92,7 +92,7 @@ func (c *Waiter) waitInView(ctx context.Context, p *Place) (err error) {
 	if waits {
 		select {
 		case <-p.news:
-		case <-p.Lease.Dead():
+		case <-p.Account.Lease.Dead():
 			err = ErrAnew
 		case <-ctx.Done():
 			err = attempt.Cause(ctx)
@@ -170,7 +170,7 @@ func (c *Waiter) waitBehindSome(
 func (c *Waiter) waitBy(ctx context.Context, p *Place, w watches, broken *attempt.Backoff) error {
 	by := longWait{Waiter: c, Place: p, watches: w, broken: broken,
 		relied: time.Now(), length: p.lengthOf(), early: w.known}
-	first := p.keys.recheckAfter(by.relied, by.length)
+	first := p.Account.keys.recheckAfter(by.relied, by.length)
 	if by.early {
 		first = min(first, attempt.Jitter(lateCheck))
 	}
@@ -238,7 +238,7 @@ func (by *longWait) next(ctx context.Context) (h heard, err error) {
 		return by.checked(r)
 	case <-by.news:
 		return by.renewed()
-	case <-by.Lease.Dead():
+	case <-by.Account.Lease.Dead():
 		return h, ErrAnew
 	case <-ctx.Done():
 		return h, attempt.Cause(ctx)
@@ -304,7 +304,9 @@ func (by *longWait) renewed() (h heard, err error) {
 }
 
 // relies has the next recheck come after a while.
-func (by *longWait) relies() { by.recheck.Reset(by.keys.recheckAfter(by.relied, by.length)) }
+func (by *longWait) relies() {
+	by.recheck.Reset(by.Account.keys.recheckAfter(by.relied, by.length))
+}
 
 // follow does what follows from what was heard, and reports whether the wait goes on. If it does
 // not, err is what waitBy returns.
@@ -332,7 +334,7 @@ func (by *longWait) follow(ctx context.Context, h heard) (goesOn bool, err error
 		if h.fell != nil {
 			return false, h.fell
 		}
-		if err := by.broken.Wait(ctx, by.keys.etcd.Caller); err != nil {
+		if err := by.broken.Wait(ctx, by.Account.keys.etcd.Caller); err != nil {
 			return false, err
 		}
 		return false, by.look(ctx, by.Place, 0)
@@ -361,7 +363,7 @@ func (c *Waiter) StayFirst(ctx context.Context, p *Place, all <-chan struct{}) e
 			if err := c.wait(ctx, p); err != nil { // it reads the line if etcd was set back
 				return err
 			}
-		case <-p.Lease.Dead():
+		case <-p.Account.Lease.Dead():
 			return ErrAnew
 		case <-ctx.Done():
 			return attempt.Cause(ctx)
@@ -374,7 +376,7 @@ func (c *Waiter) StayFirst(ctx context.Context, p *Place, all <-chan struct{}) e
 func (c *Waiter) StayFirstFor(
 	ctx context.Context, p *Place, delayLocked func() time.Duration,
 ) error {
-	over, cancel := p.keys.DelayContext(delayLocked)
+	over, cancel := p.Account.keys.DelayContext(delayLocked)
 	defer cancel()
 	return c.StayFirst(ctx, p, over.Done())
 }

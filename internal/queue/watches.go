@@ -115,14 +115,14 @@ func watchSome(
 	all := ahead.Reading == line.All || len(awaited) > manyWatched || broken != attempt.Backoff{}
 	if all && awaited[0].Kind() == line.Permit {
 		permits := line.Permits(p.Ticket.Name)
-		p.keys.tasks.Go(func() {
+		p.Account.keys.tasks.Go(func() {
 			tellDeletions(ctx, p, notices, broken, permits.From, clientv3.WithRange(permits.To))
 		})
 		return watches{notices: notices, unbegun: 1}, end
 	}
 	for _, e := range append(slices.Clone(awaited), p.Ticket.Entry()) {
 		w.watched = append(w.watched, e.Key)
-		p.keys.tasks.Go(func() { tellDeletions(ctx, p, notices, broken, e.Key) })
+		p.Account.keys.tasks.Go(func() { tellDeletions(ctx, p, notices, broken, e.Key) })
 	}
 	w.notices, w.unbegun = notices, len(w.watched)
 	return w, end
@@ -146,7 +146,7 @@ func tellDeletions(
 		case <-ctx.Done():
 		}
 	}
-	err := p.keys.etcd.Follow(ctx, &broken, etcd.Following{
+	err := p.Account.keys.etcd.Follow(ctx, &broken, etcd.Following{
 		Created: func() bool {
 			tell(etcd.Notice{Kind: etcd.Created})
 			return true

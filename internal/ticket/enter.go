@@ -123,7 +123,7 @@ func (e *Entering) Judge(a Answer) (is Entrance) {
 
 // Ahead is what is ahead of the ticket, by the answer that was judged (Put). It is Unread if an
 // earlier copy has put the key.
-func (e *Entering) Ahead(int) line.Ahead { return e.ahead }
+func (e *Entering) Ahead(int) *line.Ahead { return &e.ahead }
 
 // Behind makes Lock expect the key last, unless it is to read the holder's value: the Session's
 // last ticket stood right behind that key. If all contenders of a crowd go round and round, that

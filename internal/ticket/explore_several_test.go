@@ -280,7 +280,7 @@ func (w *manyWorld) entered(c *manyCall, a ticket.Answer) {
 	case ticket.Queued:
 		c.phase = inLines
 		for i, t := range c.tickets {
-			c.ahead[i] = c.entry.Ahead(i)
+			c.ahead[i] = *c.entry.Ahead(i)
 			if t.Rev() != c.tickets[0].Rev() {
 				w.breaks("%v goes on with revisions %d and %d", c.names, c.tickets[0].Rev(), t.Rev())
 			}

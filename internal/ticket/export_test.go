@@ -24,8 +24,8 @@ func (t *Ticket) Copy(slot func(*Slot) *Slot) Ticket {
 }
 
 // Copy returns s in a copied world, and a function that finds a slot of s there.
-func (s *Slots) Copy() (c Slots, slot func(*Slot) (*Slot, bool)) {
-	c.on, c.in = s.on, s.in
+func (s *Slots[D]) Copy() (c Slots[D], slot func(*Slot) (*Slot, bool)) {
+	c.drawn = s.drawn
 	for _, old := range s.slots {
 		c.slots = append(c.slots, old.Once())
 	}
@@ -99,13 +99,21 @@ func (s *Slot) Append(b []byte) []byte {
 }
 
 // Append appends all that there is of s.
-func (s *Slots) Append(b []byte) []byte {
-	on, _ := s.on.(int64)
-	in, _ := s.in.(int)
+func (s *Slots[D]) Append(b []byte) []byte {
 	for _, slot := range s.slots {
 		b = slot.Append(b)
 	}
-	return binary.AppendVarint(binary.AppendVarint(append(b, 0xff), on), int64(in))
+	b = append(b, 0xff)
+	if drawn, ok := any(s.drawn).(Drawn); ok {
+		b = binary.AppendVarint(binary.AppendVarint(b, drawn.Lease), int64(drawn.Epoch))
+	}
+	return b
+}
+
+// Drawn is on which lease, and in which epoch, the keys of a name were drawn.
+type Drawn struct {
+	Lease int64
+	Epoch int
 }
 
 // Append appends all that there is of e, except its ticket.

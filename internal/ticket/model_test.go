@@ -429,7 +429,7 @@ type lease struct {
 type session struct {
 	queue   *home.Queue[int]
 	waiters []*home.Waiter[int] // by claim, nil for the claims of other Sessions
-	slots   ticket.Slots
+	slots   ticket.Slots[ticket.Drawn]
 	leases  []lease // the last one is in use
 	kept    int     // the key that lingers, as keyOf; 0 for none
 	drawn   int

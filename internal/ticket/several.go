@@ -30,7 +30,7 @@ type Put interface {
 	Judge(a Answer) Entrance
 
 	// Ahead is what is ahead of the i-th ticket in its line, by the answer that was judged.
-	Ahead(i int) line.Ahead
+	Ahead(i int) *line.Ahead
 }
 
 // EnterAll begins to put the keys of tickets, as Enter does for one.
@@ -128,7 +128,7 @@ func (s Several) Judge(a Answer) (is Entrance) {
 }
 
 // Ahead is what is ahead of the i-th ticket in its line, by the answer that was judged.
-func (s Several) Ahead(i int) line.Ahead { return s[i].ahead }
+func (s Several) Ahead(i int) *line.Ahead { return &s[i].ahead }
 
 // queue makes TryLockAll go on as LockAll does, for all names.
 func (s Several) queue() {

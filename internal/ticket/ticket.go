@@ -571,8 +571,8 @@ func (t *Ticket) aheadOf(a Answer, last string, owner bool) line.Ahead {
 // costs etcd less to put again than a new one, until it compacts.
 type Slot struct {
 	key   string // "": a name must be drawn
+	floor int64  // the revision at which the key was last known to be gone, of its earlier uses
 	shape line.Shape
-	floor int64 // the revision at which the key was last known to be gone, of its earlier uses
 	busy  bool
 }
 
@@ -581,17 +581,18 @@ type Slot struct {
 // many.
 const mostSlots = 64
 
-// Slots are the slots of one name, for keys on one lease that were drawn in one epoch.
-type Slots struct {
-	on, in any // the lease, and the epoch
-	slots  []*Slot
+// Slots are the slots of one name, for keys that were drawn on one lease and in one epoch: D says
+// which.
+type Slots[D comparable] struct {
+	drawn D
+	slots []*Slot
 }
 
-// Free returns a slot that is not busy, for a key of a shape on a lease. It forgets the names that
-// were drawn in an earlier epoch: a key of such a name may be back.
-func (s *Slots) Free(on, in any, shape line.Shape) *Slot {
-	if s.on != on || s.in != in {
-		*s = Slots{on: on, in: in}
+// Free returns a slot that is not busy, for a key of a shape that is drawn on a lease and in an
+// epoch. It forgets the names that were drawn before: a key of such a name may be back.
+func (s *Slots[D]) Free(drawn D, shape line.Shape) *Slot {
+	if s.drawn != drawn {
+		*s = Slots[D]{drawn: drawn}
 	}
 	unlike := -1
 	for i, slot := range s.slots {

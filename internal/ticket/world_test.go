@@ -191,7 +191,8 @@ func (w *world) take(claim int) int {
 	l := s.leases[len(s.leases)-1]
 	e := &entry{claim: claim, using: true, next: none, after: none, unqueued: none}
 	shape := w.shape(claim)
-	e.ticket = ticket.New(name, l.id, s.slots.Free(l.id, s.epoch, shape), func(string) string {
+	slot := s.slots.Free(ticket.Drawn{Lease: l.id, Epoch: s.epoch}, shape)
+	e.ticket = ticket.New(name, l.id, slot, func(string) string {
 		s.drawn++
 		id, _ := line.Draw(uuid.UUID{15: byte(w.home(claim)<<4 | s.drawn)}, shape)
 		return line.Key(name, id)
