@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/ask"
+	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/follow"
 	"github.com/etcdlock/etcdlock/internal/guard"
@@ -324,7 +325,7 @@ func Recall(ctx context.Context, kv clientv3.KV, c Contender, r RecallRequest) e
 	}
 	e, _ := line.Find(resp.Kvs, c.Key)
 	commit := func(t ticket.Txn) (int64, []*mvccpb.KeyValue, error) {
-		resp, err := kv.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...).Commit()
+		resp, err := etcd.CommitBy(ctx, kv, t.Sent())
 		switch {
 		case err != nil:
 			return 0, nil, foreign(err)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
@@ -431,11 +432,11 @@ var errOther = errors.New("etcd has answered another transaction")
 
 // transact sends transactions as one, and reads the answer for each part.
 func (of *combined) transact(call *callContext) error {
-	ops := make([]clientv3.Op, len(of.parts))
+	ops := make([]*pb.RequestOp, len(of.parts))
 	for i, p := range of.parts {
-		ops[i] = clientv3.OpTxn(p.r.If, p.r.Then, p.r.Else)
+		ops[i] = p.r.Nested()
 	}
-	resp, err := of.parts[0].conn.client.Txn(call).Then(ops...).Commit()
+	resp, err := of.parts[0].conn.commit(call, &pb.TxnRequest{Success: ops})
 	switch {
 	case err != nil:
 		return err
@@ -457,7 +458,7 @@ func (of *combined) transact(call *callContext) error {
 // readAll sends what reads as one, without transactions in it. If what is compared does not hold,
 // the Reading has no ranges.
 func (of *combined) readAll(
-	call *callContext, compares []clientv3.Cmp, ranges []clientv3.Op,
+	call *callContext, compares []*pb.Compare, ranges []*pb.RequestOp,
 ) (Reading, error) {
 	all := Request{Txn: ticket.Txn{If: compares, Then: ranges}, own: true} // carry catches a Fall
 	read, err := of.parts[0].conn.send(call, all)

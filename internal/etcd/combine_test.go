@@ -25,6 +25,7 @@ import (
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/sent"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -53,14 +54,18 @@ func newRush(t *testing.T) *rush {
 // puts is the i-th transaction: it puts a key if that is absent.
 func (r *rush) puts(i int) ticket.Txn {
 	key := line.Prefix(r.name(i)) + fmt.Sprint(i)
-	return ticket.Txn{
-		Name: r.name(i),
-		If:   []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
-		Then: []clientv3.Op{
+	return txnOf(r.name(i), sent.Txn(
+		[]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
+		[]clientv3.Op{
 			clientv3.OpGet("other"), clientv3.OpPut(key, "", clientv3.WithLease(r.lease(i))),
 		},
-		Else: []clientv3.Op{clientv3.OpGet(key)},
-	}
+		[]clientv3.Op{clientv3.OpGet(key)},
+	))
+}
+
+// txnOf is the transaction of the lock name that is sent as t.
+func txnOf(name string, t *pb.TxnRequest) ticket.Txn {
+	return ticket.Txn{Name: name, If: t.Compare, Then: t.Success, Else: t.Failure}
 }
 
 // begin begins transactions up to n. The ones before have begun before.
@@ -406,7 +411,7 @@ func TestWithoutSpaceAReleaseFailsWithNoPut(t *testing.T) {
 		}
 		r.Intercept(full)
 		r.begin(5)
-		release := ticket.Txn{Name: "held", Then: []clientv3.Op{clientv3.OpDelete("held/1")}}
+		release := txnOf("held", sent.Txn(nil, []clientv3.Op{clientv3.OpDelete("held/1")}, nil))
 		done := r.Commit(t.Context(), &attempt.Backoff{Policy: attempt.Urgent}, release)
 		require.NoError(t, done.Err)
 		require.True(t, done.Answer.Copies, "the first refusal comes after it was carried out")
@@ -686,8 +691,8 @@ func TestAClientIsForgottenWithItsSessions(t *testing.T) {
 		var puts sync.WaitGroup
 		for i := range 8 {
 			puts.Go(func() {
-				txn := ticket.Txn{Name: fmt.Sprint(i), Then: []clientv3.Op{clientv3.OpPut(fmt.Sprint(i), "")}}
-				c.Commit(t.Context(), &attempt.Backoff{}, txn)
+				put := sent.Txn(nil, []clientv3.Op{clientv3.OpPut(fmt.Sprint(i), "")}, nil)
+				c.Commit(t.Context(), &attempt.Backoff{}, txnOf(fmt.Sprint(i), put))
 			})
 		}
 		puts.Wait()

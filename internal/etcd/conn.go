@@ -61,6 +61,7 @@ type Conn struct {
 
 	// Set once, then only read.
 	client   *clientv3.Client
+	direct   direct   // in place of its KV
 	leases   granter  // for what clientv3.Lease cannot ask; nil if there is none
 	history  *history // the client's
 	listener Listener
@@ -98,6 +99,7 @@ func New(
 		Proved:   func(time.Time, *Epoch, uint64) {},
 		Caller:   attempt.NewCaller(ctx, client, ttl, tasks.Go, listener.Unavailable),
 		client:   client,
+		direct:   directOf(client),
 		leases:   granterOf(client),
 		history:  historyOf(client),
 		listener: listener,
@@ -252,13 +254,22 @@ func (c *Conn) send(ctx context.Context, r Request) (Reading, error) {
 		all := (*pb.RangeResponse)(resp)
 		return Reading{Header: all.GetHeader(), Ranges: []*pb.RangeResponse{all}}, err
 	}
-	resp, err := c.client.Txn(ctx).If(r.If...).Then(r.Then...).Else(r.Else...).Commit()
+	resp, err := c.commit(ctx, &pb.TxnRequest{Compare: r.If, Success: r.Then, Failure: r.Else})
 	if err != nil {
 		return Reading{}, err
 	}
 	read := Reading{Header: resp.Header, Holds: resp.Succeeded, empty: len(resp.Responses) == 0}
 	read.add(resp.Responses)
 	return read, nil
+}
+
+// commit sends a transaction once.
+func (c *Conn) commit(ctx context.Context, t *pb.TxnRequest) (*pb.TxnResponse, error) {
+	if c.client.KV != c.direct.kv {
+		return CommitBy(ctx, c.client.KV, t)
+	}
+	resp, err := c.direct.by.Txn(ctx, t, c.direct.opts...)
+	return resp, clientv3.ContextError(ctx, err)
 }
 
 // add adds the answers to the operations of a transaction, and to those of one nested in it.
@@ -415,9 +426,9 @@ func (c *Conn) ReadKeys(
 	unreadable := 0
 	for from := 0; from < len(keys); {
 		part := keys[from:min(from+size, len(keys))]
-		ops := make([]clientv3.Op, len(part))
+		ops := make([]*pb.RequestOp, len(part))
 		for i, key := range part {
-			ops[i] = clientv3.OpGet(key)
+			ops[i] = ticket.Get(key)
 		}
 		answer, err := ask(ctx, Ranges(nil, ops...))
 		switch {
@@ -456,7 +467,7 @@ func (c *Conn) Left(ctx context.Context, keys []string) (left []string) {
 	for len(keys) > 0 {
 		part := keys[:min(len(keys), int(c.mostKeys.Load()))]
 		keys = keys[len(part):]
-		count := clientv3.OpGet(part[0], clientv3.WithCountOnly()) // makes it linearizable
+		count := ticket.Count(part[0]) // makes it linearizable
 		gone, err := c.Read(ctx, Ranges(ticket.Absent(part), count))
 		if err != nil || !gone.Holds {
 			left = append(left, part...)
@@ -476,7 +487,7 @@ func (c *Conn) Commit(ctx context.Context, retry *attempt.Backoff, t ticket.Txn)
 			return c.combiner.ask(ctx, c, r)
 		}
 		if t.Else == nil {
-			r.Else = []clientv3.Op{t.Again()}
+			r.Else = []*pb.RequestOp{t.Again()}
 		}
 		return c.Ask(ctx, r)
 	}

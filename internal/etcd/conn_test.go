@@ -226,7 +226,7 @@ func TestEtcdLearnsThatARequestHasEndedAndOfNoDeadline(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began := time.Now()
-		_, err := c.Ask(ctx, Ranges(nil, clientv3.OpGet("k")))
+		_, err := c.Ask(ctx, Ranges(nil, ticket.Get("k")))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		<-etcd.ended
 		require.Equal(t, time.Second, time.Since(began))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
 	"github.com/etcdlock/etcdlock/internal/line"
+	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
 const (
@@ -68,9 +69,13 @@ func (of *combined) look(call *callContext) error {
 		}
 		latest[p.r.Name] = max(latest[p.r.Name], p.r.newest.upTo)
 	}
-	ranges := make([]clientv3.Op, len(names))
+	ranges := make([]*pb.RequestOp, len(names))
 	for i, name := range names {
-		ranges[i] = clientv3.OpGet(line.Prefix(name), newestKeys(latest[name], mostShared)...)
+		ranges[i] = ticket.Range(&pb.RangeRequest{
+			Key: []byte(line.Prefix(name)), RangeEnd: []byte(line.Whole(name).To),
+			MaxCreateRevision: latest[name], Limit: mostShared, KeysOnly: true,
+			SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE,
+		})
 	}
 	read, err := of.readAll(call, nil, ranges)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
@@ -22,10 +23,10 @@ const (
 
 // Still reads ranges, and compares what is known with what is there. Without ranges it counts a
 // known key, since a read is what makes a transaction linearizable.
-func Still(known []ticket.Known, ranges ...clientv3.Op) Request {
+func Still(known []ticket.Known, ranges ...*pb.RequestOp) Request {
 	compares := len(ranges) == 0
 	if compares {
-		ranges = []clientv3.Op{clientv3.OpGet(known[0].Key, clientv3.WithCountOnly())}
+		ranges = []*pb.RequestOp{ticket.Count(known[0].Key)}
 	}
 	r := Ranges(ticket.Compare(known...), ranges...)
 	r.known, r.compares = known, compares
@@ -41,7 +42,7 @@ func Still(known []ticket.Known, ranges ...clientv3.Op) Request {
 //
 // (Do not nest the transactions, nor send them with those that write. etcd writes what is nested to
 // its log, though it only reads. TestWhatMeetsIsNoRaftEntry.)
-func Meeting(known []ticket.Known, ranges ...clientv3.Op) Request {
+func Meeting(known []ticket.Known, ranges ...*pb.RequestOp) Request {
 	r := Still(known, ranges...)
 	r.meets = len(r.If) < mostMet/4 && len(ranges) < mostMet/4
 	return r
@@ -88,13 +89,13 @@ func meet(of *combined, call *callContext) error {
 // A gathered is what goes as one. What several know or count goes once: in one line each knows the
 // one before it, and all count the same.
 type gathered struct {
-	compares []clientv3.Cmp
-	ranges   []clientv3.Op
+	compares []*pb.Compare
+	ranges   []*pb.RequestOp
 	knows    map[ticket.Known]bool
 	counts   map[span]int // indexes of ranges
 }
 
-// A span is what an Op counts.
+// A span is what a range counts.
 type span struct{ from, to string }
 
 // add adds what r compares and reads, and returns the indexes of its ranges.
@@ -112,13 +113,14 @@ func (all *gathered) add(r Request) (at []int) {
 		return nil
 	}
 	for _, op := range r.Then {
-		s := span{string(op.KeyBytes()), string(op.RangeBytes())}
+		r := op.GetRequestRange()
+		s := span{string(r.Key), string(r.RangeEnd)}
 		n, counted := all.counts[s]
-		if !isCount(op) || !counted {
+		if !isCount(r) || !counted {
 			n = len(all.ranges)
 			all.ranges = append(all.ranges, op)
 		}
-		if isCount(op) {
+		if isCount(r) {
 			all.counts[s] = n
 		}
 		at = append(at, n)
@@ -126,10 +128,10 @@ func (all *gathered) add(r Request) (at []int) {
 	return at
 }
 
-// isCount reports whether op counts all keys of its range.
-func isCount(op clientv3.Op) bool {
-	return op.IsCountOnly() && op.Limit() == 0 && op.Rev() == 0 && op.MinModRev() == 0 &&
-		op.MaxModRev() == 0 && op.MinCreateRev() == 0 && op.MaxCreateRev() == 0
+// isCount reports whether r counts all keys of its range.
+func isCount(r *pb.RangeRequest) bool {
+	return r.CountOnly && r.Limit == 0 && r.Revision == 0 && r.MinModRevision == 0 &&
+		r.MaxModRevision == 0 && r.MinCreateRevision == 0 && r.MaxCreateRevision == 0
 }
 
 // weight is how much of what goes as one a request takes.

@@ -90,10 +90,9 @@ func TestWhatMeetsIsNoRaftEntry(t *testing.T) {
 					if i == gone {
 						key += "gone"
 					}
-					requests = append(requests, Meeting(
-						[]ticket.Known{{Key: key, Rev: revs[i]}},
-						[]clientv3.Op{clientv3.OpGet(key), clientv3.OpGet(line.Prefix("n"),
-							clientv3.WithPrefix(), clientv3.WithCountOnly())}[i%2:]...))
+					asks := sent.Txn(nil, []clientv3.Op{clientv3.OpGet(key)}[i%2:], nil).Success
+					asks = append(asks, ticket.CountBelow("n"))
+					requests = append(requests, Meeting([]ticket.Known{{Key: key, Rev: revs[i]}}, asks...))
 				}
 				reads, errs := make([]Reading, n), make([]error, n)
 				var running sync.WaitGroup
@@ -103,14 +102,14 @@ func TestWhatMeetsIsNoRaftEntry(t *testing.T) {
 					})
 				}
 				running.Wait()
-				sent := etcd.Calls(fake.Txn)
+				calls := etcd.Calls(fake.Txn)
 				if gone < 0 {
-					require.Len(t, sent, 1)
+					require.Len(t, calls, 1)
 				} else {
-					require.Len(t, sent, 1+n)
+					require.Len(t, calls, 1+n)
 				}
-				require.Len(t, sent[0].Gets, n/2+1) // all count the same
-				for _, call := range sent {
+				require.Len(t, calls[0].Gets, n/2+1) // all count the same
+				for _, call := range calls {
 					require.Zero(t, call.Nested)
 					require.Empty(t, call.Puts)
 				}
@@ -127,9 +126,9 @@ func TestWhatMeetsIsNoRaftEntry(t *testing.T) {
 // What several know or count goes once, and each gets the ranges that it has asked for.
 func TestWhatIsEqualMeetsOnce(t *testing.T) {
 	all := gathered{knows: make(map[ticket.Known]bool), counts: make(map[span]int)}
-	count, get := ticket.CountBelow("n"), clientv3.OpGet(line.Prefix("n"), clientv3.WithPrefix())
-	newer := clientv3.OpGet(line.Prefix("n"), clientv3.WithPrefix(), clientv3.WithCountOnly(),
-		clientv3.WithMinModRev(7))
+	count, get, newer := ticket.CountBelow("n"), ticket.CountBelow("n"), ticket.CountBelow("n")
+	get.GetRequestRange().CountOnly = false
+	newer.GetRequestRange().MinModRevision = 7
 	first, second := ticket.Known{Key: "n/1", Rev: 1, Lease: 1}, ticket.Known{Key: "n/2", Rev: 2, Mod: 3}
 	require.Equal(t, []int{0, 1}, all.add(Meeting([]ticket.Known{first, second}, count, get)))
 	require.Len(t, all.compares, 5)
@@ -138,8 +137,7 @@ func TestWhatIsEqualMeetsOnce(t *testing.T) {
 	second.Mod = 0
 	require.Equal(t, []int{3, 4}, all.add(Meeting([]ticket.Known{first, second}, newer, newer)))
 	require.Len(t, all.compares, 7)
-	require.Equal(t, sent.Txn(ticket.Compare(second), nil, nil).Compare,
-		sent.Txn(all.compares[5:], nil, nil).Compare)
+	require.Equal(t, ticket.Compare(second), all.compares[5:])
 	require.Equal(t, []int{5}, all.add(Meeting(nil, ticket.CountBelow("m"))))
 	require.Empty(t, all.add(Meeting([]ticket.Known{second})), "it is linearizable already")
 	require.Len(t, all.ranges, 6)
@@ -157,7 +155,7 @@ func TestWhatMeetsFitsIntoATransaction(t *testing.T) {
 		var running sync.WaitGroup
 		for range 100 {
 			running.Go(func() {
-				get := clientv3.OpGet("k")
+				get := ticket.Get("k")
 				read, err := c.meeting.ask(t.Context(), c, Meeting(nil, get, get, get, get, get))
 				require.NoError(t, err)
 				require.Len(t, read.Ranges, 5)
@@ -183,7 +181,7 @@ func TestWhatMeetsFallsTogether(t *testing.T) {
 				other, _ := conn(t, client)
 				errs := make([]error, 4)
 				ask := func(i int) {
-					_, errs[i] = []*Conn{c, other}[i%2].Attempt(t.Context(), Meeting(nil, clientv3.OpGet("k")))
+					_, errs[i] = []*Conn{c, other}[i%2].Attempt(t.Context(), Meeting(nil, ticket.Get("k")))
 				}
 				var all sync.WaitGroup
 				for i := range errs {

@@ -32,7 +32,7 @@ func Range(key string, opts ...clientv3.OpOption) Request { return Request{key: 
 
 // Ranges reads ranges at one revision, and compares: whether what is compared holds or not, all of
 // them are read. At least one range is what makes a transaction that writes nothing linearizable.
-func Ranges(compares []clientv3.Cmp, ranges ...clientv3.Op) Request {
+func Ranges(compares []*pb.Compare, ranges ...*pb.RequestOp) Request {
 	r := Request{Txn: ticket.Txn{If: compares, Then: ranges}}
 	if len(compares) > 0 {
 		r.Else = ranges
@@ -41,7 +41,11 @@ func Ranges(compares []clientv3.Cmp, ranges ...clientv3.Op) Request {
 }
 
 // puts reports whether r may put a key.
-func (r Request) puts() bool { return slices.ContainsFunc(r.Then, clientv3.Op.IsPut) }
+func (r Request) puts() bool {
+	return slices.ContainsFunc(r.Then, func(op *pb.RequestOp) bool {
+		return op.GetRequestPut() != nil
+	})
+}
 
 // A Reading is the answer to a Request.
 type Reading struct {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/guard"
+	"github.com/etcdlock/etcdlock/internal/sent"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -310,13 +311,12 @@ func (w *world) request(i int) Request {
 	key, spec := string([]byte{byte(i)}), w.callers[i].spec
 	switch {
 	case spec == '-':
-		exists := clientv3.Compare(clientv3.CreateRevision(key), ">", 0)
-		return Meeting([]clientv3.Cmp{exists}, clientv3.OpGet(key))
+		return Meeting([]ticket.Known{{Key: key, Rev: 1}}, ticket.Get(key))
 	case spec >= 'a':
-		return Request{Txn: ticket.Txn{Name: string(spec), Then: []clientv3.Op{clientv3.OpGet(key)}}}
+		return Request{Txn: ticket.Txn{Name: string(spec), Then: []*pb.RequestOp{ticket.Get(key)}}}
 	default:
-		put := clientv3.OpPut(key, "")
-		return Request{Txn: ticket.Txn{Name: strings.ToLower(string(spec)), Then: []clientv3.Op{put}}}
+		put := sent.Txn(nil, []clientv3.Op{clientv3.OpPut(key, "")}, nil)
+		return Request{Txn: txnOf(strings.ToLower(string(spec)), put)}
 	}
 }
 

@@ -104,7 +104,8 @@ func NewServer() *Server {
 func (s *Server) Client(process string) *clientv3.Client {
 	client := clientv3.NewCtxClient(context.Background())
 	p := &port{s: s, process: process, closed: client.Ctx().Done()}
-	client.KV = clientv3.NewKVFromKVClient(newKVClient(p), nil)
+	remote := newKVClient(p)
+	client.KV = kv{clientv3.NewKVFromKVClient(remote, nil), remote}
 	client.Lease = newLeaseClient(p, client)
 	client.Watcher = &watcher{p}
 	return client

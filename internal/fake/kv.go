@@ -6,6 +6,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 )
 
@@ -72,6 +73,15 @@ func deleting(in *pb.DeleteRangeRequest) *pb.TxnRequest {
 		{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: in}},
 	}}
 }
+
+// A kv is the KV of a client.
+type kv struct {
+	clientv3.KV
+	remote pb.KVClient
+}
+
+// Remote is as in etcd.Remote.
+func (k kv) Remote() pb.KVClient { return k.remote }
 
 type kvClient struct {
 	pb.KVClient // has the methods that are not below

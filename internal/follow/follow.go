@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
@@ -235,17 +236,19 @@ func (f *Follower) recheckAfter(relied time.Time, seen *Snapshot) time.Duration 
 // (TestWatchHolderOfAFreeNameReadsNoNestedNames.)
 func (f *Follower) stands(ctx context.Context, seen *Snapshot) (bool, error) {
 	var free bool
-	var ask []clientv3.Op
+	var ask []*pb.RequestOp
 	known, compares := seen.unchanged()
 	switch {
 	case f.All && !compares:
 		return false, nil
 	case f.All:
-		ask = []clientv3.Op{ticket.CountBelow(f.Name)}
+		ask = []*pb.RequestOp{ticket.CountBelow(f.Name)}
 	case !compares:
 		free = true
-		ask = []clientv3.Op{clientv3.OpGet(line.Prefix(f.Name), clientv3.WithPrefix(),
-			clientv3.WithKeysOnly(), clientv3.WithLimit(fewNewer), clientv3.WithMinModRev(seen.Revision+1))}
+		ask = []*pb.RequestOp{ticket.Range(&pb.RangeRequest{
+			Key: []byte(line.Prefix(f.Name)), RangeEnd: []byte(line.Whole(f.Name).To), KeysOnly: true,
+			Limit: fewNewer, MinModRevision: seen.Revision + 1,
+		})}
 	}
 	bounded, cancel := context.WithTimeout(ctx, f.Conn.Seldom(recheck.Least))
 	defer cancel()

@@ -108,7 +108,8 @@ func (h *Handle) IsOwner() []clientv3.Cmp {
 	held := h.Current().Status().Held
 	for _, h := range h.parts() {
 		if held {
-			owner = append(owner, h.place.Ticket.Exists())
+			t := &h.place.Ticket
+			owner = append(owner, clientv3.Compare(clientv3.CreateRevision(t.Key), "=", t.Rev()))
 		} else {
 			owner = append(owner, NotOwner(h.m.name))
 		}

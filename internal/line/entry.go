@@ -44,8 +44,8 @@ func Find(kvs []*mvccpb.KeyValue, key string) (e Entry, there bool) {
 // prefix is a contender; see Entry.StandsIn.
 func Prefix(name string) string { return name + "/" }
 
-// End is behind all keys with the Prefix, as the end of a range of them.
-func End(name string) string { return name + string('/'+1) }
+// Whole is the range of all keys with the Prefix of a name.
+func Whole(name string) Range { return Range{From: Prefix(name), To: name + string('/'+1)} }
 
 // Key is the key of a contender for the lock name, as this library puts it.
 func Key(name string, id uuid.UUID) string { return Prefix(name) + id.String() }

@@ -124,7 +124,7 @@ func Permits(name string) Range { return within(name, permitBlock) }
 // middle one has the readers. Any other key is in it by chance.
 func Ranges(name string) [3]Range {
 	reads := within(name, readBlock)
-	return [3]Range{{Prefix(name), reads.From}, reads, {reads.To, End(name)}}
+	return [3]Range{{Prefix(name), reads.From}, reads, {reads.To, Whole(name).To}}
 }
 
 // within is the range of a block below the name of a lock.

@@ -854,7 +854,7 @@ var mutants = []mutant{
 	{
 		name:   "a release does not compare the create revision",
 		why:    "The key has a UUID, and the lease is compared. But names are used again, so a late copy of a release deletes the next hold's key (rule 6).",
-		change: in("ticket.Release.Txn").drop("t.Exists()"),
+		change: in("ticket.Release.Txn").drop("t.exists()"),
 		killers: []killer{core("ticket", "TestExploration"), following(25),
 			onCluster("TestALateReleaseTouchesNoLaterHold")},
 	},
@@ -1167,7 +1167,7 @@ var mutants = []mutant{
 	{
 		name:    "what was put since counts as all that there is",
 		why:     "Both count the keys of one range. But one of them leaves out the older ones.",
-		change:  in("etcd.isCount").drop("op.MinModRev() == 0"),
+		change:  in("etcd.isCount").drop("_.MinModRevision == 0"),
 		killers: []killer{core("etcd", "TestWhatIsEqualMeetsOnce")},
 	},
 	{
@@ -1297,6 +1297,30 @@ var mutants = []mutant{
 		change: in("etcd.callContext.Deadline").replace("return _, _",
 			"return time.Now().Add(time.Second), true"),
 		killers: []killer{core("etcd", "TestEtcdLearnsThatARequestHasEndedAndOfNoDeadline")},
+	},
+	{
+		name:    "a KV that the user has wrapped is passed by",
+		why:     "It leads to the same etcd. But the keys are to have its prefix.",
+		change:  in("etcd.directOf").never("!alike(_, _)"),
+		killers: []killer{core("etcd", "TestOnlyTheClientsOwnKVIsPassedBy")},
+	},
+	{
+		name:    "a KV that replaces the client's later is passed by",
+		why:     "Each Session looks at it once. But the program may put another one there at any time.",
+		change:  in("etcd.Conn.commit").never("_.client.KV != _.direct.kv"),
+		killers: []killer{core("etcd", "TestAKVOfTheUserGetsTheSameTransactions")},
+	},
+	{
+		name:    "transactions are sent without the client's call options",
+		why:     "gRPC has options of its own. But by these a request fails at once while there is no connection.",
+		change:  in("etcd.directOf").replace("o.of", "nil"),
+		killers: []killer{core("etcd", "TestOnlyTheClientsOwnKVIsPassedBy")},
+	},
+	{
+		name:    "a range that is compared is one key for a KV of the user",
+		why:     "The key is the right one. But TryLock then takes a name that is held.",
+		change:  in("etcd.cmpOf").never("len(_.RangeEnd) > 0"),
+		killers: []killer{core("etcd", "TestAKVOfTheUserGetsTheSameTransactions")},
 	},
 	{
 		name:    "the transactions of a user are combined",
@@ -1729,9 +1753,10 @@ var mutants = []mutant{
 		unexplored: "It costs a read of the line. The exploration has no rechecks.",
 	},
 	{
-		name:    "a re-check of a view asks only for what is newer than its own key",
-		why:     "Whoever comes is newer. But so may be thousands of nested names.",
-		change:  in("queue.view.compareLine").drop("clientv3.WithMinModRev(_.At() + 1)"),
+		name: "a re-check of a view asks only for what is newer than its own key",
+		why:  "Whoever comes is newer. But so may be thousands of nested names.",
+		change: in("queue.view.compareLine").replace("_ask = append(_ask, ticket.Range(_newer))",
+			"if _newer.MinModRevision == 0 { _ask = append(_ask, ticket.Range(_newer)) }"),
 		killers: []killer{inArea("watching", "TestAReCheckDoesNotReadTheKeysOfNestedNames")},
 	},
 	{
@@ -2086,10 +2111,9 @@ var mutants = []mutant{
 		killers: []killer{core("hold", "TestWhatLingersAndCannotBeHeldGivesWay")},
 	},
 	{
-		name: "TryLock puts its key and removes it",
-		why:  "concurrency.Mutex does so, and Lock's code does it already. But the others see a contender that does not contend (rule 19).",
-		change: in("ticket.tryPut.txn").replace("_.free(line.Prefix(_t.Name)).WithPrefix()",
-			"_t.absent()"),
+		name:   "TryLock puts its key and removes it",
+		why:    "concurrency.Mutex does so, and Lock's code does it already. But the others see a contender that does not contend (rule 19).",
+		change: in("ticket.tryPut.txn").replace("e.free(all)", "created(e.t.Key, 0)"),
 		killers: []killer{
 			core("ticket", "TestExploration"),
 			inContract("TestTryLockOfATakenNameWritesNothing"),
@@ -2269,15 +2293,14 @@ var mutants = []mutant{
 		name: "one that reads waits for the writers behind it",
 		why:  "A writer is in line, so it is not time to read. But that writer waits for the reader.",
 		change: in("line.Line.Blocking").replace("_.unread", "_self.unread").
-			in("ticket.Look.Ranges").replace("append(_opts, clientv3.WithMaxCreateRev(_.t.rev))", "_opts"),
+			in("ticket.Look.Ranges").drop("_.MaxCreateRevision = _.t.rev"),
 		killers: []killer{core("ticket", "TestExploration"), core("line", "TestTheRuleOfEntry"),
 			ofFamily(1000)},
 	},
 	{
-		name: "TryRLock compares the whole line",
-		why:  "TryLock does so. And once TryRLock has read that the others are readers, it gets in all the same. But it needs a second request, or a third, as long as others come and go.",
-		change: in("ticket.tryReadPut.txn").replace("_.free(_.From).WithRange(_.To)",
-			"e.free(line.Prefix(t.Name)).WithPrefix()"),
+		name:   "TryRLock compares the whole line",
+		why:    "TryLock does so. And once TryRLock has read that the others are readers, it gets in all the same. But it needs a second request, or a third, as long as others come and go.",
+		change: in("ticket.tryReadPut.txn").replace("_.free(_)", "e.free(line.Whole(t.Name))"),
 		killers: []killer{
 			exploring("TryRLock beside a reader and a writer"),
 			core("ticket", "TestWhatAPutOfOneThatReadsSends"),
@@ -2608,14 +2631,14 @@ var mutants = []mutant{
 	{
 		name:       "a put over a key does not compare the value",
 		why:        "The mod revision says that the key is as it was read. But after a set-back another value may be put at that very revision, and a request of before then brings back the earlier one.",
-		change:     in("ticket.Edit").drop(`clientv3.Compare(clientv3.Value(_.Key), "=", _.Stored())`),
+		change:     in("ticket.Edit").drop("valued(_.Key, _.Stored())"),
 		killers:    []killer{inArea("holders", "TestALateCopyOfARecallDoesNothing")},
 		unexplored: "The exploration puts nothing over a key.",
 	},
 	{
 		name:       "a put over a key does not compare the mod revision",
 		why:        "The create revision says that it is the very hold, and the value that nothing has changed. But the value may be as before again, and a late copy then takes back the info that came after it.",
-		change:     in("ticket.Edit").drop(`clientv3.Compare(clientv3.ModRevision(_.Key), "=", _.Mod)`),
+		change:     in("ticket.Edit").drop("modified(_.Key, _.Mod)"),
 		killers:    []killer{inArea("holders", "TestALateCopyOfASetInfoDoesNothing")},
 		unexplored: "The exploration puts nothing over a key.",
 	},
@@ -2628,7 +2651,7 @@ var mutants = []mutant{
 	{
 		name:   "a key is put over with a lease",
 		why:    "It has nothing to do with the lease, which seems to be the key's. But a caller that has only key and token takes the key off it, and the hold is lost (rule 5).",
-		change: in("ticket.Edit").drop("clientv3.WithIgnoreLease()"),
+		change: in("ticket.Edit").drop("_.IgnoreLease = true"),
 		killers: []killer{inArea("holders", "TestARecallKeepsPlaceTokenAndLease"),
 			inArea("holders", "TestSetInfoChangesTheInfoAlone")},
 		unexplored: "The exploration puts nothing over a key.",
@@ -3167,7 +3190,7 @@ var mutants = []mutant{
 	{
 		name: "a move takes the key from any lease",
 		why:  "The create revision tells whose key it is. But an earlier copy may have moved it, and what has happened to it since is undone.",
-		change: in("ticket.Release.Txn").after("_txn.Then = []clientv3.Op{_}",
+		change: in("ticket.Release.Txn").after("_txn.Then = []*pb.RequestOp{_}",
 			"if _self.moves != 0 { _txn.If = _txn.If[:1] }"),
 		killers: []killer{core("ticket", "TestALateCopyOfAMoveDoesNothing"),
 			exploring("a key that stays")},
@@ -3243,7 +3266,7 @@ var mutants = []mutant{
 	{
 		name:   "the Unlock of several names leaves a key",
 		why:    "The first name is given back, and the hold is over. But the other keys live as long as the Session.",
-		change: in("ticket.Release.Txn").drop("_.Then = append(_.Then, clientv3.OpDelete(_.Key))"),
+		change: in("ticket.Release.Txn").drop("_.Then = append(_.Then, del(_.Key))"),
 		killers: []killer{
 			explorationOfSeveral, core("ticket", "TestWhatAReleaseOfSeveralSays"),
 			inArea("kinds", "TestWhatSeveralNamesCost"),

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/lease"
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -164,12 +162,11 @@ func (n *Line) WatchLocked(partial bool) *view {
 	if n.view == nil {
 		v := &view{
 			line: n, epoch: n.keys.etcd.Epoch(), partial: partial,
-			from: line.Prefix(n.Name), to: clientv3.WithPrefix(),
+			of:    line.Whole(n.Name),
 			again: make(chan struct{}, 1), needed: time.Now(),
 		}
 		if partial {
-			below := line.Ranges(n.Name)[0]
-			v.from, v.to = below.From, clientv3.WithRange(below.To)
+			v.of = line.Ranges(n.Name)[0]
 		}
 		v.ctx, v.cancel = context.WithCancel(n.keys.ctx)
 		n.view = v

@@ -3,7 +3,7 @@ package queue
 import (
 	"context"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/etcdlock/etcdlock/internal/etcd"
 	"github.com/etcdlock/etcdlock/internal/etcd/attempt"
@@ -68,7 +68,7 @@ func (c *Waiter) bothIn(ctx context.Context, p *Place, before line.Entry, length
 
 // askBeside is what bothIn reads beside the two keys. asks says that it shows the holder, and tells
 // that it shows the TTLs of all contenders before p.
-func askBeside(p *Place, ahead line.Ahead, length int) (ask []clientv3.Op, asks, tells bool) {
+func askBeside(p *Place, ahead line.Ahead, length int) (ask []*pb.RequestOp, asks, tells bool) {
 	if length != 0 {
 		ask = append(ask, ticket.CountBelow(p.Ticket.Name))
 	}
@@ -154,20 +154,20 @@ func (c *Waiter) look(ctx context.Context, p *Place, at int64) error {
 func (c *Waiter) readAhead(
 	ctx context.Context, p *Place, at int64, look *ticket.Look,
 ) (read etcd.Reading, shown int64, err error) {
-	request := func(opts ...clientv3.OpOption) etcd.Request {
+	request := func(at int64) etcd.Request {
 		if p.Ticket.Kind == line.Read {
-			return etcd.Ranges(nil, look.Ranges(opts...)...)
+			return etcd.Ranges(nil, look.Ranges(at)...)
 		}
-		return etcd.Range(line.Prefix(p.Ticket.Name), append(look.Range(), opts...)...)
+		return etcd.Range(line.Prefix(p.Ticket.Name), look.Range(at)...)
 	}
 	if at != 0 {
-		past := request(clientv3.WithRev(at), clientv3.WithSerializable())
+		past := request(at)
 		read, err := p.Account.keys.etcd.AttemptPast(ctx, past)
 		if err == nil || attempt.Fallen(err) != nil {
 			return read, at, err
 		}
 	}
-	all := request()
+	all := request(0)
 	if most, keys := look.Keys(); keys {
 		all = etcd.Newest(p.Ticket.Name, p.Ticket.Rev(), most)
 	}

@@ -51,9 +51,8 @@ const (
 type view struct {
 	// Set once, then only read.
 	line   *Line
-	epoch  *etcd.Epoch // in which it has begun
-	from   string      // it is of the keys from here on
-	to     clientv3.OpOption
+	epoch  *etcd.Epoch     // in which it has begun
+	of     line.Range      // the keys
 	ctx    context.Context // of its goroutine
 	cancel context.CancelFunc
 	again  chan struct{} // tells the goroutine to begin a new watch
@@ -125,7 +124,7 @@ func (v *view) follow(broken *attempt.Backoff) {
 			return goesOn
 		},
 		Events: v.apply, Tick: v.recheck, First: recheck.Least, News: v.again,
-	}, v.from, v.to)
+	}, v.of.From, clientv3.WithRange(v.of.To))
 	if attempt.Fallen(err) != nil {
 		v.refuse(err)
 	}
@@ -393,7 +392,7 @@ func (v *view) readLocked(keys []line.Entry, at int64) (goesOn bool) {
 
 // readKeys is one linearizable read of all keys below the prefix, or of as many as opts allow.
 func (v *view) readKeys(opts ...clientv3.OpOption) (etcd.Reading, error) {
-	keys := etcd.Range(v.from, append(opts, v.to)...)
+	keys := etcd.Range(v.of.From, append(opts, clientv3.WithRange(v.of.To))...)
 	return v.line.keys.etcd.ReadBy(v.ctx, keys, attempt.Backoff{}, v.failed)
 }
 
@@ -431,17 +430,18 @@ func (v *view) compareLine() (same bool) {
 		return false
 	}
 	known := append(p.knownLocked(), ticket.Contend(p.Ahead.Last...)...)
-	first, ask := p.Ahead.Clear(), []clientv3.Op{ticket.CountBelow(name)}
+	first, ask := p.Ahead.Clear(), []*pb.RequestOp{ticket.CountBelow(name)}
 	if first {
 		// One of the two shows whether a contender has come that the view does not know: what was put
 		// after p's key, whatever has become of etcd, or what was put since the view's revision. Each
 		// reads too few keys if many of nested names are among them.
 		ask = nil
-		for _, newer := range []clientv3.OpOption{
-			clientv3.WithMinCreateRev(p.Ticket.Rev() + 1), clientv3.WithMinModRev(v.At() + 1),
+		for _, newer := range []*pb.RangeRequest{
+			{MinCreateRevision: p.Ticket.Rev() + 1}, {MinModRevision: v.At() + 1},
 		} {
-			ask = append(ask, clientv3.OpGet(v.from, v.to, newer,
-				clientv3.WithKeysOnly(), clientv3.WithLimit(longLine)))
+			newer.Key, newer.RangeEnd = []byte(v.of.From), []byte(v.of.To)
+			newer.KeysOnly, newer.Limit = true, longLine
+			ask = append(ask, ticket.Range(newer))
 		}
 	}
 	k.mu.Unlock()

@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/fake"
 	"github.com/etcdlock/etcdlock/internal/lease/trust"
@@ -158,9 +157,9 @@ func (w *world) send(m message, by int) {
 func (w *world) sendTxn(verb string, i int, txn ticket.Txn) {
 	p := w.places[i]
 	if txn.Else == nil {
-		txn.Else = []clientv3.Op{txn.Again()}
+		txn.Else = []*pb.RequestOp{txn.Again()}
 	}
-	m := message{verb: verb, id: i, copy: p.copies, txn: sent.Txn(txn.If, txn.Then, txn.Else)}
+	m := message{verb: verb, id: i, copy: p.copies, txn: txn.Sent()}
 	if verb == "M" {
 		m.moves = loan(i)
 	}
@@ -326,7 +325,8 @@ func (w *world) do(act string) {
 		w.backup = w.store.Index()
 		w.epoch++
 	case "o":
-		taken := sent.Txn(nil, []clientv3.Op{clientv3.OpDelete(p.Key)}, nil)
+		taken := ticket.Deletion(p.Entry()).Sent()
+		taken.Compare = nil // an operator asks for none
 		if _, err := w.store.Txn(taken); err != nil {
 			panic(err)
 		}
@@ -449,12 +449,12 @@ func (w *world) read(l *ticket.Look, p *place) (read []*pb.RangeResponse) {
 		read = append(read, reply)
 	}
 	if p.Kind == line.Read {
-		for _, op := range sent.Txn(nil, l.Ranges(), nil).Success {
+		for _, op := range l.Ranges(0) {
 			answer(op.GetRequestRange())
 		}
 		return read
 	}
-	answer(sent.Range(line.Prefix(name), l.Range()...))
+	answer(sent.Range(line.Prefix(name), l.Range(0)...))
 	return read
 }
 
@@ -516,7 +516,7 @@ func (w *world) seen(t *testing.T) map[string]string {
 		seen[fmt.Sprint("L", l, "=")] = fmt.Sprint(until)
 	}
 	reply, err := w.store.Now().Range(&pb.RangeRequest{Key: []byte(line.Prefix(name)),
-		RangeEnd: []byte(line.End(name))})
+		RangeEnd: []byte(line.Whole(name).To)})
 	require.NoError(t, err)
 	for _, e := range line.Of(name, reply.Kvs) {
 		keys = append(keys, fmt.Sprint(w.puts[e.Rev]))

@@ -1,7 +1,7 @@
 package ticket
 
 import (
-	clientv3 "go.etcd.io/etcd/client/v3"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/etcdlock/etcdlock/internal/line"
 )
@@ -30,7 +30,7 @@ type Entering struct {
 type tries interface {
 	// txn has what to compare, what to read before the put, and what to read besides t's key if
 	// nothing is put.
-	txn(e *Entering) (ifs []clientv3.Cmp, then, rest []clientv3.Op)
+	txn(e *Entering) (ifs []*pb.Compare, then, rest []*pb.RequestOp)
 
 	read(e *Entering, a Answer) // reads what an answer shows, and sets e.shown
 
@@ -67,16 +67,16 @@ func (e Entrance) String() string {
 
 // Txn is the next transaction to send (Put). There is one value.
 func (e *Entering) Txn(values ...string) Txn {
-	t, rest := e.t, []clientv3.Op(nil)
-	txn := Txn{Name: t.Name, If: []clientv3.Cmp{t.absent()}, own: t.Key}
+	t, rest := e.t, []*pb.RequestOp(nil)
+	txn := Txn{Name: t.Name, If: []*pb.Compare{created(t.Key, 0)}, own: t.Key}
 	if e.try != nil {
 		txn.If, txn.Then, rest = e.try.txn(e)
 	} else {
 		txn.Then = t.readAhead(e.n, e.last, e.owner)
 	}
-	txn.Then = append(txn.Then, t.put(values[0]))
+	txn.Then = append(txn.Then, put(t.Key, values[0], t.Lease))
 	if e.reads { // it costs time, and the key is hardly ever there at first
-		txn.Else = append([]clientv3.Op{clientv3.OpGet(t.Key)}, rest...)
+		txn.Else = append([]*pb.RequestOp{Get(t.Key)}, rest...)
 	}
 	return txn
 }
@@ -153,10 +153,10 @@ type tryPut struct{}
 // readLine is the range of the oldest keys that TryLock reads if it does not put the key.
 const readLine = 1
 
-func (tryPut) txn(e *Entering) (ifs []clientv3.Cmp, then, rest []clientv3.Op) {
+func (tryPut) txn(e *Entering) (ifs []*pb.Compare, then, rest []*pb.RequestOp) {
 	t := e.t
-	ifs = []clientv3.Cmp{t.absent(), e.free(line.Prefix(t.Name)).WithPrefix()}
-	return ifs, nil, []clientv3.Op{t.whole(oldestFirst, e.n)} // the holder is among them
+	ifs, all := []*pb.Compare{created(t.Key, 0)}, line.Whole(t.Name)
+	return append(ifs, e.free(all)), nil, []*pb.RequestOp{within(all, oldestFirst, e.n)}
 }
 
 func (tryPut) read(e *Entering, a Answer) {
@@ -197,11 +197,13 @@ func (tryPut) judge(e *Entering, a Answer, is Entrance) Entrance {
 func (e *Entering) queue() { e.try, e.owner = nil, true }
 
 // free compares that in a range of keys, as far as is known, no contender is in the way.
-func (e *Entering) free(from string) clientv3.Cmp {
-	if e.seen == 0 {
-		return created(from, 0)
+func (e *Entering) free(r line.Range) *pb.Compare {
+	is := created(r.From, 0)
+	if is.RangeEnd = []byte(r.To); e.seen != 0 {
+		is.Target, is.Result = pb.Compare_MOD, pb.Compare_LESS
+		is.TargetUnion = &pb.Compare_ModRevision{ModRevision: e.seen + 1}
 	}
-	return clientv3.Compare(clientv3.ModRevision(from), "<", e.seen+1)
+	return is
 }
 
 // A tryReadPut is the way of TryRLock: it does what TryLock does in the two ranges without readers.
@@ -218,14 +220,15 @@ const (
 	readByChance            // of the readers
 )
 
-func (tryReadPut) txn(e *Entering) (ifs []clientv3.Cmp, then, rest []clientv3.Op) {
+func (tryReadPut) txn(e *Entering) (ifs []*pb.Compare, then, rest []*pb.RequestOp) {
 	t := e.t
-	ifs = []clientv3.Cmp{t.absent()}
+	ifs = []*pb.Compare{created(t.Key, 0)}
 	for _, r := range t.exclusives() {
-		ifs = append(ifs, e.free(r.From).WithRange(r.To))
-		rest = append(rest, within(r, []clientv3.OpOption{oldestFirst, clientv3.WithLimit(e.n)}))
+		ifs = append(ifs, e.free(r))
+		rest = append(rest, within(r, oldestFirst, e.n))
 	}
-	return ifs, []clientv3.Op{t.byChance()}, append(rest, t.whole(oldestFirst, 1), t.byChance())
+	rest = append(rest, within(line.Whole(t.Name), oldestFirst, 1), t.byChance())
+	return ifs, []*pb.RequestOp{t.byChance()}, rest
 }
 
 func (tryReadPut) read(e *Entering, a Answer) {

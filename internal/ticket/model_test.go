@@ -9,7 +9,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/home"
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -201,12 +200,12 @@ func answer(there []*stored, r *pb.RangeRequest) *pb.RangeResponse {
 // look is the answer to a ticket's look at a revision.
 func (e *etcd) look(l *ticket.Look, k line.Kind, at int64) (read []*pb.RangeResponse) {
 	if k == line.Read {
-		for _, op := range wireOf(ticket.Txn{Then: l.Ranges()}, false).in.Success {
+		for _, op := range wireOf(ticket.Txn{Then: l.Ranges(0)}, false).in.Success {
 			read = append(read, answer(e.history[at].there, op.GetRequestRange()))
 		}
 		return read
 	}
-	return append(read, answer(e.history[at].there, sent.Range(line.Prefix(name), l.Range()...)))
+	return append(read, answer(e.history[at].there, sent.Range(line.Prefix(name), l.Range(0)...)))
 }
 
 // carryOut carries out a transaction. It fails if the transaction puts with a lease that is
@@ -286,14 +285,14 @@ type wire struct {
 	text string
 }
 
-// wireOf is a transaction as clientv3 sends it. again is set for a copy that the library
+// wireOf is a transaction as it is sent. again is set for a copy that the library
 // sends.
 func wireOf(t ticket.Txn, again bool) wire {
 	otherwise := t.Else
 	if again && otherwise == nil {
-		otherwise = []clientv3.Op{t.Again()}
+		otherwise = []*pb.RequestOp{t.Again()}
 	}
-	in := sent.Txn(t.If, t.Then, otherwise)
+	in := ticket.Txn{If: t.If, Then: t.Then, Else: otherwise}.Sent()
 	var text []byte
 	for _, c := range in.Compare {
 		text = append(text, byte(c.Target), byte(c.GetCreateRevision()), byte(c.GetLease()))

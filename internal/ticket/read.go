@@ -12,25 +12,27 @@ import (
 const wider = 32
 
 // CountBelow counts the keys below the name of a lock.
-func CountBelow(name string) clientv3.Op {
-	return clientv3.OpGet(line.Prefix(name), clientv3.WithPrefix(), clientv3.WithCountOnly())
+func CountBelow(name string) *pb.RequestOp {
+	return Range(&pb.RangeRequest{
+		Key: []byte(line.Prefix(name)), RangeEnd: []byte(line.Whole(name).To), CountOnly: true,
+	})
 }
 
 // AskWhoHolds reads the holder, if ahead lacks the holder or has only its key: then asks is true.
 // It reads more keys once the oldest one has turned out to be no contender. A crowd that goes round
 // asks once a hand-over, so there it reads a few keys, and no more.
-func (t *Ticket) AskWhoHolds(ahead line.Ahead) (op clientv3.Op, asks bool) {
+func (t *Ticket) AskWhoHolds(ahead line.Ahead) (op *pb.RequestOp, asks bool) {
 	switch holder := ahead.Holder(); {
 	case holder.Rev == 0 && ahead.Reading == line.Brief:
-		return t.whole(oldestFirst, nearest), true
+		return within(line.Whole(t.Name), oldestFirst, nearest), true
 	case holder.Rev == 0 && ahead.Strays:
-		return t.whole(oldestFirst, nearest*wider), true
+		return within(line.Whole(t.Name), oldestFirst, nearest*wider), true
 	case holder.Rev == 0:
-		return t.whole(oldestFirst, 1), true
+		return within(line.Whole(t.Name), oldestFirst, 1), true
 	case holder.Bare():
-		return clientv3.OpGet(holder.Key), true
+		return Get(holder.Key), true
 	}
-	return clientv3.Op{}, false
+	return nil, false
 }
 
 // WhoHolds returns ahead with what AskWhoHolds has read.
@@ -52,8 +54,10 @@ const MostTold = 64
 
 // AskTTLs reads the contenders before t, with their values. Of a line of at most MostTold keys
 // these are all.
-func (t *Ticket) AskTTLs() clientv3.Op {
-	return t.whole(newestFirst, MostTold, clientv3.WithMaxCreateRev(t.rev))
+func (t *Ticket) AskTTLs() *pb.RequestOp {
+	before := within(line.Whole(t.Name), newestFirst, MostTold)
+	before.GetRequestRange().MaxCreateRevision = t.rev
+	return before
 }
 
 // A Known is what is known of a contender: its very key is there, and stands in line. If Mod is not
@@ -79,14 +83,14 @@ func Contend(contenders ...line.Entry) (known []Known) {
 }
 
 // Compare compares what is known with what is there.
-func Compare(known ...Known) (ifs []clientv3.Cmp) {
+func Compare(known ...Known) (ifs []*pb.Compare) {
 	for _, k := range known {
 		leased := onLease(k.Key, k.Lease)
 		if k.Lease == 0 {
-			leased = clientv3.Compare(leased, "!=", 0)
+			leased.Result = pb.Compare_NOT_EQUAL
 		}
 		if ifs = append(ifs, created(k.Key, k.Rev), leased); k.Mod != 0 {
-			ifs = append(ifs, clientv3.Compare(clientv3.ModRevision(k.Key), "=", k.Mod))
+			ifs = append(ifs, modified(k.Key, k.Mod))
 		}
 	}
 	return ifs
@@ -101,8 +105,8 @@ func (k Known) Compares() int {
 }
 
 // Absent compares that no key is there.
-func Absent(keys []string) []clientv3.Cmp {
-	ifs := make([]clientv3.Cmp, len(keys))
+func Absent(keys []string) []*pb.Compare {
+	ifs := make([]*pb.Compare, len(keys))
 	for i, key := range keys {
 		ifs[i] = created(key, 0)
 	}
@@ -126,24 +130,32 @@ func (t *Ticket) Look(keys bool) Look { return Look{t, t.few(), keys && t.Kind =
 func (l *Look) Keys() (most int64, only bool) { return 1 + l.n, l.keys }
 
 // Ranges is what to read together next, for a reader's ticket: its own key, and what line.Before
-// asks for.
-func (l *Look) Ranges(opts ...clientv3.OpOption) []clientv3.Op {
-	own := clientv3.OpGet(l.t.Key, opts...)
-	return append([]clientv3.Op{own},
-		l.t.some(newestFirst, l.n, append(opts, clientv3.WithMaxCreateRev(l.t.rev))...)...)
+// asks for: as of a revision, of which any member may tell, or as of now.
+func (l *Look) Ranges(at int64) []*pb.RequestOp {
+	all := append([]*pb.RequestOp{Get(l.t.Key)}, l.t.some(newestFirst, l.n)...)
+	for i, op := range all {
+		r := op.GetRequestRange()
+		if r.Revision, r.Serializable = at, at != 0; i > 0 {
+			r.MaxCreateRevision = l.t.rev
+		}
+	}
+	return all
 }
 
-// Range is what to read below the Prefix next, for the ticket of a contender that does not read.
-// If the ticket's own key is there, it is the newest that the range reads.
-func (l *Look) Range() []clientv3.OpOption {
+// Range is what to read below the Prefix next, for the ticket of a contender that does not read, as
+// Ranges does. If the ticket's own key is there, it is the newest that the range reads.
+func (l *Look) Range(at int64) []clientv3.OpOption {
 	opts := []clientv3.OpOption{
 		clientv3.WithPrefix(),
 		clientv3.WithMaxCreateRev(l.t.rev),
-		newestFirst,
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend),
 		clientv3.WithLimit(1 + l.n),
 	}
 	if l.keys {
 		opts = append(opts, clientv3.WithKeysOnly())
+	}
+	if at != 0 {
+		opts = append(opts, clientv3.WithRev(at), clientv3.WithSerializable())
 	}
 	return opts
 }

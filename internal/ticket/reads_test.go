@@ -7,10 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
-	"github.com/etcdlock/etcdlock/internal/sent"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -38,10 +36,10 @@ func TestWhatAPutOfOneThatReadsSends(t *testing.T) {
 	require.Len(t, txn.If, 1, "that it is not there")
 	require.Len(t, txn.Then, 4, "three ranges, and then it is put")
 	for i, r := range ranges {
-		require.Equal(t, r.From, string(txn.Then[i].KeyBytes()))
-		require.Equal(t, r.To, string(txn.Then[i].RangeBytes()))
+		require.Equal(t, r.From, string(txn.Then[i].GetRequestRange().Key))
+		require.Equal(t, r.To, string(txn.Then[i].GetRequestRange().RangeEnd))
 	}
-	require.True(t, txn.Then[3].IsPut())
+	require.NotNil(t, txn.Then[3].GetRequestPut())
 
 	e = k.Enter(true, false)
 	txn = e.Txn("")
@@ -52,8 +50,8 @@ func TestWhatAPutOfOneThatReadsSends(t *testing.T) {
 		require.Equal(t, pb.Compare_CREATE, c.Target)
 	}
 	require.Len(t, txn.Then, 2)
-	require.Equal(t, ranges[1].From, string(txn.Then[0].KeyBytes()))
-	require.True(t, txn.Then[1].IsPut())
+	require.Equal(t, ranges[1].From, string(txn.Then[0].GetRequestRange().Key))
+	require.NotNil(t, txn.Then[1].GetRequestPut())
 	require.Len(t, txn.Else, 5, "itself, both ranges, who holds, and who is there by chance")
 
 	stray := ticket.Answer{Revision: 20, Read: []*pb.RangeResponse{
@@ -158,7 +156,7 @@ func TestWhoHoldsIsReadWhenItIsAskedFor(t *testing.T) {
 		asks := func(ahead line.Ahead) int64 {
 			op, asks := k.AskWhoHolds(ahead)
 			require.True(t, asks)
-			return sent.Txn(nil, []clientv3.Op{op}, nil).Success[0].GetRequestRange().GetLimit()
+			return op.GetRequestRange().GetLimit()
 		}
 		require.EqualValues(t, 1, asks(ahead))
 		told := k.WhoHolds(ahead, read(holder))
@@ -191,13 +189,13 @@ func TestALookOfOneThatReads(t *testing.T) {
 	})
 	require.False(t, ahead.Clear())
 	look := k.Look(true)
-	ops := look.Ranges()
+	ops := look.Ranges(0)
 	require.Len(t, ops, 4)
-	require.Equal(t, k.Key, string(ops[0].KeyBytes()))
-	require.Empty(t, ops[0].RangeBytes())
+	require.Equal(t, k.Key, string(ops[0].GetRequestRange().Key))
+	require.Empty(t, ops[0].GetRequestRange().RangeEnd)
 	for i, r := range line.Ranges(name) {
-		require.Equal(t, r.From, string(ops[1+i].KeyBytes()))
-		require.EqualValues(t, 20, ops[1+i].MaxCreateRev())
+		require.Equal(t, r.From, string(ops[1+i].GetRequestRange().Key))
+		require.EqualValues(t, 20, ops[1+i].GetRequestRange().MaxCreateRevision)
 	}
 	var many []*mvccpb.KeyValue
 	for i := range ticket.Few + 1 {

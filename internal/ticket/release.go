@@ -1,7 +1,7 @@
 package ticket
 
 import (
-	clientv3 "go.etcd.io/etcd/client/v3"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/etcdlock/etcdlock/internal/line"
 )
@@ -66,32 +66,32 @@ func (r *Release) Together() bool { return r.next != nil && !r.alone }
 // Txn is the next transaction to send, with the value of the next ticket's key, or of t's where
 // that is moved.
 func (r *Release) Txn(value string) Txn {
-	t, does := r.t, clientv3.OpDelete(r.t.Key)
+	t, does := r.t, del(r.t.Key)
 	if r.moves != 0 {
-		does = clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(r.moves)))
+		does = put(t.Key, value, r.moves)
 	}
 	// A key that was put over, without the lease, no longer stands in line.
-	txn := Txn{Name: t.Name, If: []clientv3.Cmp{t.Exists(), onLease(t.Key, t.Lease)}, own: t.Key}
+	txn := Txn{Name: t.Name, If: []*pb.Compare{t.exists(), onLease(t.Key, t.Lease)}, own: t.Key}
 	txn.HearOut = true
-	txn.Then = []clientv3.Op{does}
+	txn.Then = []*pb.RequestOp{does}
 	for _, o := range r.all[1:] {
 		txn.Name = ""
-		txn.If = append(txn.If, o.Exists(), onLease(o.Key, o.Lease))
-		txn.Then = append(txn.Then, clientv3.OpDelete(o.Key))
+		txn.If = append(txn.If, o.exists(), onLease(o.Key, o.Lease))
+		txn.Then = append(txn.Then, del(o.Key))
 	}
 	if r.Together() {
-		txn.If = append(txn.If, r.next.absent())
+		txn.If = append(txn.If, created(r.next.Key, 0))
 		txn.Then = append(txn.Then, r.next.readAhead(r.next.few(), "", false)...)
-		txn.Then = append(txn.Then, r.next.put(value))
+		txn.Then = append(txn.Then, put(r.next.Key, value, r.next.Lease))
 		r.reads = true
 	}
 	if r.reads { // it costs time, and the key is nearly always there
 		for _, t := range r.all {
-			txn.Else = append(txn.Else, clientv3.OpGet(t.Key))
+			txn.Else = append(txn.Else, Get(t.Key))
 		}
 	}
 	if r.next != nil {
-		txn.Else = append(txn.Else, clientv3.OpGet(r.next.Key))
+		txn.Else = append(txn.Else, Get(r.next.Key))
 	}
 	return txn
 }

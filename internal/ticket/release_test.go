@@ -12,7 +12,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
-	"github.com/etcdlock/etcdlock/internal/sent"
 	"github.com/etcdlock/etcdlock/internal/ticket"
 )
 
@@ -307,7 +306,7 @@ func TestWhatAReleaseSends(t *testing.T) {
 	txn := r.Txn("")
 	require.Len(t, txn.If, 3, "the revision, the lease, and that the next is not there")
 	require.Len(t, txn.Then, 3, "delete, read the newest, and then put")
-	require.True(t, txn.Then[2].IsPut())
+	require.NotNil(t, txn.Then[2].GetRequestPut())
 	require.Len(t, txn.Else, 2, "both keys")
 
 	a, now := answered(t, "own leftover")
@@ -315,14 +314,14 @@ func TestWhatAReleaseSends(t *testing.T) {
 	txn = r.Txn("")
 	require.Len(t, txn.If, 2)
 	require.Len(t, txn.Then, 1)
-	require.True(t, txn.Then[0].IsDelete())
+	require.NotNil(t, txn.Then[0].GetRequestDeleteRange())
 
 	k = held(t)
 	r = k.Release(nil)
 	require.Empty(t, r.Txn("").Else, "it costs time")
 	a, now = answered(t, "fails")
 	require.Equal(t, ticket.Again, r.Says(a, now).Verdict)
-	require.Equal(t, k.Key, string(r.Txn("").Else[0].KeyBytes()))
+	require.Equal(t, k.Key, string(r.Txn("").Else[0].GetRequestRange().Key))
 }
 
 // A move puts the key with another lease, and only as this ticket has put it: after the first copy
@@ -359,7 +358,7 @@ func TestALateCopyOfAMoveDoesNothing(t *testing.T) {
 	r.MoveTo(least)
 	r.MoveTo(0)
 	require.False(t, r.Moves())
-	require.True(t, r.Txn("").Then[0].IsDelete())
+	require.NotNil(t, r.Txn("").Then[0].GetRequestDeleteRange())
 }
 
 // A judgedPut is the answer to a put, and what it says.
@@ -471,10 +470,10 @@ func TestAPutHasEtcdSortNoLine(t *testing.T) {
 		r := held(t).Release(&next)
 		for _, txn := range []ticket.Txn{e.Txn(""), r.Txn("")} {
 			for _, op := range txn.Then {
-				if !op.IsGet() || string(op.KeyBytes()) == line.Ranges(name)[line.OfReads].From {
+				sorted := op.GetRequestRange()
+				if sorted == nil || string(sorted.Key) == line.Ranges(name)[line.OfReads].From {
 					continue
 				}
-				sorted := sent.Txn(nil, []clientv3.Op{op}, nil).Success[0].GetRequestRange()
 				require.Equal(t, pb.RangeRequest_NONE, sorted.SortOrder, id)
 				require.Positive(t, sorted.Limit, id)
 			}
@@ -521,11 +520,11 @@ func TestALookInACrowdReadsKeys(t *testing.T) {
 	} {
 		t.Run(row.promise, func(t *testing.T) {
 			look := k.Look(true)
-			require.True(t, clientv3.OpGet("", look.Range()...).IsKeysOnly())
+			require.True(t, clientv3.OpGet("", look.Range(0)...).IsKeysOnly())
 			ahead, seen := look.Judge(&pb.RangeResponse{Kvs: row.read, More: true, Count: 90})
 			require.Equal(t, row.reading, ahead.Reading)
 			require.Equal(t, row.reading != line.Unread, seen.Entry.Rev != 0)
-			require.False(t, clientv3.OpGet("", look.Range()...).IsKeysOnly(), "it would read on")
+			require.False(t, clientv3.OpGet("", look.Range(0)...).IsKeysOnly(), "it would read on")
 		})
 	}
 }
@@ -558,13 +557,13 @@ func TestAPutInACrowdReadsTheLastKeyFirst(t *testing.T) {
 			e.Behind(last)
 			txn := e.Txn("")
 			require.Len(t, txn.Then, 2)
-			cmps, then, otherwise := txn.Then[0].Txn()
-			require.Equal(t, last, string(cmps[0].KeyBytes()))
-			require.Equal(t, last, string(then[0].KeyBytes()))
-			require.True(t, then[1].IsCountOnly())
+			nested := txn.Then[0].GetRequestTxn()
+			require.Equal(t, last, string(nested.Compare[0].Key))
+			require.Equal(t, last, string(nested.Success[0].GetRequestRange().Key))
+			require.True(t, nested.Success[1].GetRequestRange().CountOnly)
 			plain := k.Enter(false, false)
-			require.Equal(t, plain.Txn("").Then[:1], otherwise)
-			require.True(t, txn.Then[1].IsPut())
+			require.Equal(t, plain.Txn("").Then[:1], nested.Failure)
+			require.NotNil(t, txn.Then[1].GetRequestPut())
 
 			is, ahead := e.Judged(ticket.Answer{Succeeded: true, Read: row.read, Revision: 20})
 			require.Equal(t, ticket.Queued, is)
@@ -596,10 +595,9 @@ func TestWhoIsWaitedForIsComparedWithItsLease(t *testing.T) {
 	} {
 		e := line.Entry{Key: name + "/" + row.tail, Rev: 7, Lease: row.lease}
 		ifs := ticket.Compare(ticket.Contend(e)...)
-		cmps := sent.Txn(ifs, nil, nil).Compare
-		require.Len(t, cmps, 2)
-		require.Equal(t, int64(7), cmps[0].GetCreateRevision())
-		lease := cmps[1]
+		require.Len(t, ifs, 2)
+		require.Equal(t, int64(7), ifs[0].GetCreateRevision())
+		lease := ifs[1]
 		require.Equal(t, row.result, lease.Result, row.tail)
 		require.Equal(t, row.with, lease.GetLease(), row.tail)
 	}

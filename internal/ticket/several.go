@@ -4,7 +4,7 @@ import (
 	"iter"
 	"slices"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/etcdlock/etcdlock/internal/line"
 )
@@ -61,9 +61,9 @@ func (s Several) Txn(values ...string) (all Txn) {
 }
 
 // ranges is how many of ops read.
-func ranges(ops []clientv3.Op) (n int) {
+func ranges(ops []*pb.RequestOp) (n int) {
 	for _, op := range ops {
-		if op.IsGet() {
+		if op.GetRequestRange() != nil {
 			n++
 		}
 	}

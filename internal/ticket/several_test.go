@@ -39,10 +39,10 @@ func TestWhatAPutOfSeveralSends(t *testing.T) {
 	require.Len(t, txn.Then, 4)
 	require.Len(t, txn.Else, 2)
 	for i, key := range keys {
-		require.Equal(t, key, string(txn.If[i].KeyBytes()))
-		require.True(t, txn.Then[2*i+1].IsPut())
-		require.Equal(t, key, string(txn.Then[2*i+1].KeyBytes()))
-		require.Equal(t, key, string(txn.Else[i].KeyBytes()))
+		require.Equal(t, key, string(txn.If[i].Key))
+		require.NotNil(t, txn.Then[2*i+1].GetRequestPut())
+		require.Equal(t, key, string(txn.Then[2*i+1].GetRequestPut().Key))
+		require.Equal(t, key, string(txn.Else[i].GetRequestRange().Key))
 	}
 	e = ticket.EnterAll(tickets, true, false)
 	txn = e.Txn("1", "2")

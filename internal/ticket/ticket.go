@@ -21,7 +21,6 @@ import (
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/etcdlock/etcdlock/internal/line"
 )
@@ -118,67 +117,43 @@ func (t *Ticket) Loss() Reason { return t.loss }
 // Entry is t's key as it is in etcd. It has no revision while that is not known.
 func (t *Ticket) Entry() line.Entry { return line.Entry{Key: t.Key, Rev: t.rev, Lease: t.Lease} }
 
-// Exists compares the key with the one that t put.
-func (t *Ticket) Exists() clientv3.Cmp { return created(t.Key, t.rev) }
-
-// created compares the create revision of a key.
-func created(key string, rev int64) clientv3.Cmp {
-	is := clientv3.CreateRevision(key)
-	if c := compareIn(&is); c != nil {
-		c.TargetUnion = &pb.Compare_CreateRevision{CreateRevision: rev}
-		return is
-	}
-	return clientv3.Compare(is, "=", rev)
-}
-
-// compareIn is what is sent of a comparison, nil before clientv3 3.7. (Since then clientv3.Compare
-// copies what it is given, which takes a microsecond.)
-func compareIn(is any) *pb.Compare {
-	if is, ok := is.(interface{ GetCompare() *pb.Compare }); ok {
-		return is.GetCompare()
-	}
-	return nil
-}
-
-// onLease compares the lease of a key. A key that was put over keeps its create revision, but
-// perhaps has no lease: it no longer stands in line, and no lease removes it.
-func onLease(key string, lease int64) clientv3.Cmp {
-	is := clientv3.LeaseValue(key)
-	if c := compareIn(&is); c != nil {
-		c.TargetUnion = &pb.Compare_Lease{Lease: lease}
-		return is
-	}
-	return clientv3.Compare(is, "=", lease)
-}
+func (t *Ticket) exists() *pb.Compare { return created(t.Key, t.rev) }
 
 // Is reports whether e is the key as t has put it.
 func (t *Ticket) Is(e line.Entry) bool {
 	return e.Key == t.Key && e.Rev == t.rev && e.Lease == t.Lease
 }
 
-func (t *Ticket) absent() clientv3.Cmp { return created(t.Key, 0) }
-
-func (t *Ticket) put(value string) clientv3.Op {
-	return clientv3.OpPut(t.Key, value, clientv3.WithLease(clientv3.LeaseID(t.Lease)))
-}
-
 // A Txn is a transaction to be sent. etcd may carry out each one here any number of times.
+//
+// It has what is sent, and not the operations of clientv3, which copies them several times on their
+// way, and its comparisons by reflection.
 type Txn struct {
 	Name       string // of the one lock whose keys it changes, "" if they are several
-	If         []clientv3.Cmp
-	Then, Else []clientv3.Op
+	If         []*pb.Compare
+	Then, Else []*pb.RequestOp
 	HearOut    bool // what a copy finds does not say whether another one was carried out
 
 	own   string // the key that Again reads
 	count bool   // whether it reads only whether that is there
 }
 
+// Sent is t as it is sent.
+func (t Txn) Sent() *pb.TxnRequest {
+	return &pb.TxnRequest{Compare: t.If, Success: t.Then, Failure: t.Else}
+}
+
+// Nested is t as an operation of another transaction.
+func (t Txn) Nested() *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: t.Sent()}}
+}
+
 // Again is the Else of a copy if there is no other: it shows whether the first one was carried out.
-func (t Txn) Again() clientv3.Op {
+func (t Txn) Again() *pb.RequestOp {
 	if t.count {
-		return clientv3.OpGet(t.own, clientv3.WithCountOnly())
+		return Count(t.own)
 	}
-	return clientv3.OpGet(t.own)
+	return Get(t.own)
 }
 
 // Edit puts another value over e, which was read, if it is as it was read, and otherwise reads it.
@@ -193,24 +168,23 @@ func (t Txn) Again() clientv3.Op {
 // Do not leave out the value: after a set-back another one may be put at that revision.
 // (TestALateCopyOfARecallDoesNothing.)
 func Edit(e line.Entry, value string) Txn {
+	again := put(e.Key, value, 0)
+	again.GetRequestPut().IgnoreLease = true
 	return Txn{
-		If: []clientv3.Cmp{
-			created(e.Key, e.Rev),
-			clientv3.Compare(clientv3.ModRevision(e.Key), "=", e.Mod),
-			clientv3.Compare(clientv3.Value(e.Key), "=", e.Stored()),
+		If: []*pb.Compare{
+			created(e.Key, e.Rev), modified(e.Key, e.Mod), valued(e.Key, e.Stored()),
 		},
-		Then: []clientv3.Op{clientv3.OpPut(e.Key, value, clientv3.WithIgnoreLease())},
-		Else: []clientv3.Op{clientv3.OpGet(e.Key)},
+		Then: []*pb.RequestOp{again},
+		Else: []*pb.RequestOp{Get(e.Key)},
 	}
 }
 
 // Deletion deletes the very key that was read, if it is still on the lease on which it was.
 func Deletion(e line.Entry) Txn {
-	is, there := created(e.Key, e.Rev), onLease(e.Key, e.Lease)
 	name, _, _ := line.ParseKey(e.Key)
 	return Txn{
-		Name: name, If: []clientv3.Cmp{is, there}, Then: []clientv3.Op{clientv3.OpDelete(e.Key)},
-		own: e.Key, count: true,
+		Name: name, If: []*pb.Compare{created(e.Key, e.Rev), onLease(e.Key, e.Lease)},
+		Then: []*pb.RequestOp{del(e.Key)}, own: e.Key, count: true,
 	}
 }
 
@@ -396,18 +370,18 @@ func (t *Ticket) Remove(revision int64) {
 // the few contenders that known has, in a longer one only the holder's key, since a crowd may give
 // up at once.
 func (t *Ticket) Removal(tell bool, known line.Ahead) Txn {
-	gone, there := []clientv3.Op{clientv3.OpDelete(t.Key)}, []clientv3.Op(nil)
+	gone, there := []*pb.RequestOp{del(t.Key)}, []*pb.RequestOp(nil)
 	if tell && t.rev != 0 {
-		read := t.whole(oldestFirst, 1, clientv3.WithKeysOnly())
-		if known.Reading == line.All {
-			read = t.whole(oldestFirst, nearest)
+		read := within(line.Whole(t.Name), oldestFirst, 1)
+		if read.GetRequestRange().KeysOnly = true; known.Reading == line.All {
+			read = within(line.Whole(t.Name), oldestFirst, nearest)
 		}
 		gone, there = append(gone, read), append(there, read)
 	}
 	if t.rev == 0 {
-		gone, there = there, gone // Exists compares with 0
+		gone, there = there, gone // exists compares with 0
 	}
-	txn := Txn{Name: t.Name, If: []clientv3.Cmp{t.Exists()}, Then: gone, Else: there}
+	txn := Txn{Name: t.Name, If: []*pb.Compare{t.exists()}, Then: gone, Else: there}
 	txn.own, txn.count = t.Key, true // so that a copy has something to do
 	return txn
 }
@@ -465,45 +439,41 @@ func (t *Ticket) few() int64 {
 }
 
 var (
-	newestFirst = clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend)
-	oldestFirst = clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)
-	inNoOrder   = func(*clientv3.Op) {} // etcd sorts nothing
+	newestFirst = order{pb.RangeRequest_DESCEND, pb.RangeRequest_CREATE}
+	oldestFirst = order{pb.RangeRequest_ASCEND, pb.RangeRequest_CREATE}
+	inNoOrder   = order{} // etcd sorts nothing
 )
+
+// An order is how etcd sorts what it reads.
+type order struct {
+	order pb.RangeRequest_SortOrder
+	of    pb.RangeRequest_SortTarget
+}
 
 // some reads n keys of the line in an order, in the form that line.Before expects. A reader's
 // ticket has several ranges. There may be any number of other readers. It reads the newest few keys
 // of their range, in case one is exclusive.
-func (t *Ticket) some(
-	order clientv3.OpOption, n int64, opts ...clientv3.OpOption,
-) []clientv3.Op {
+func (t *Ticket) some(by order, n int64) []*pb.RequestOp {
 	const more = 2 // room for what a put adds
 	if t.Kind != line.Read {
-		return append(make([]clientv3.Op, 0, 1+more), t.whole(order, n, opts...))
+		return append(make([]*pb.RequestOp, 0, 1+more), within(line.Whole(t.Name), by, n))
 	}
-	ops := make([]clientv3.Op, 0, 3+more)
+	ops := make([]*pb.RequestOp, 0, 3+more)
 	for i, r := range line.Ranges(t.Name) {
-		most, order := n, order
+		most, by := n, by
 		if i == line.OfReads {
-			most, order = min(n, nearest), newestFirst
+			most, by = min(n, nearest), newestFirst
 		}
-		ops = append(ops, within(r, append(slices.Clip(opts), order, clientv3.WithLimit(most))))
+		ops = append(ops, within(r, by, most))
 	}
 	return ops
 }
 
-// whole reads the first n keys of the whole line in an order. It applies the options itself: OpGet
-// would apply each twice.
-func (t *Ticket) whole(order clientv3.OpOption, n int64, opts ...clientv3.OpOption) clientv3.Op {
-	op, end := clientv3.OpGet(line.Prefix(t.Name)), clientv3.WithRange(line.End(t.Name))
-	for _, opt := range append(opts, end, order, clientv3.WithLimit(n)) {
-		opt(&op)
-	}
-	return op
-}
-
-// within reads a range.
-func within(r line.Range, opts []clientv3.OpOption) clientv3.Op {
-	return clientv3.OpGet(r.From, append(opts, clientv3.WithRange(r.To))...)
+// within reads the first n keys of a range in an order.
+func within(in line.Range, by order, n int64) *pb.RequestOp {
+	r := &pb.RangeRequest{Key: []byte(in.From), RangeEnd: []byte(in.To), Limit: n}
+	r.SortOrder, r.SortTarget = by.order, by.of
+	return &pb.RequestOp{Request: &rangeOp{RequestRange: r}}
 }
 
 // exclusives are the ranges without readers.
@@ -514,9 +484,8 @@ func (t *Ticket) exclusives() []line.Range {
 
 // byChance reads the nearest keys in the readers' range. One of them may be exclusive, and
 // the exclusives do not include it.
-func (t *Ticket) byChance() clientv3.Op {
-	opts := []clientv3.OpOption{newestFirst, clientv3.WithLimit(nearest)}
-	return within(line.Ranges(t.Name)[line.OfReads], opts)
+func (t *Ticket) byChance() *pb.RequestOp {
+	return within(line.Ranges(t.Name)[line.OfReads], newestFirst, nearest)
 }
 
 // readAhead is what a transaction reads before it puts t's key: n keys, and how many there are.
@@ -528,15 +497,16 @@ func (t *Ticket) byChance() clientv3.Op {
 // Do not have etcd sort the line for each put. It carries out nothing else meanwhile, so a crowd of
 // thousands would wait for all of its readings, one after the other, until its leases run out.
 // (TestAPutHasEtcdSortNoLine.)
-func (t *Ticket) readAhead(n int64, last string, owner bool) []clientv3.Op {
+func (t *Ticket) readAhead(n int64, last string, owner bool) []*pb.RequestOp {
 	if owner {
-		return append(t.some(newestFirst, n), t.whole(oldestFirst, 1))
+		return append(t.some(newestFirst, n), within(line.Whole(t.Name), oldestFirst, 1))
 	}
 	ops := t.some(inNoOrder, n)
 	if last != "" {
-		there := clientv3.Compare(clientv3.CreateRevision(last), ">", 0)
-		ops[0] = clientv3.OpTxn([]clientv3.Cmp{there},
-			[]clientv3.Op{clientv3.OpGet(last), CountBelow(t.Name)}, []clientv3.Op{ops[0]})
+		there := created(last, 0)
+		there.Result = pb.Compare_GREATER
+		ops[0] = Txn{If: []*pb.Compare{there},
+			Then: []*pb.RequestOp{Get(last), CountBelow(t.Name)}, Else: []*pb.RequestOp{ops[0]}}.Nested()
 	}
 	return ops
 }
@@ -563,6 +533,62 @@ func (t *Ticket) aheadOf(a Answer, last string, owner bool) line.Ahead {
 		return ahead.HeldBy(t.Name, a.Read[len(newest)])
 	}
 	return ahead
+}
+
+// ---- operations
+
+// created compares the create revision of a key.
+func created(key string, rev int64) *pb.Compare {
+	is := &pb.Compare_CreateRevision{CreateRevision: rev}
+	return &pb.Compare{Target: pb.Compare_CREATE, Key: []byte(key), TargetUnion: is}
+}
+
+// modified compares the mod revision of a key.
+func modified(key string, rev int64) *pb.Compare {
+	is := &pb.Compare_ModRevision{ModRevision: rev}
+	return &pb.Compare{Target: pb.Compare_MOD, Key: []byte(key), TargetUnion: is}
+}
+
+// onLease compares the lease of a key. A key that was put over keeps its create revision, but
+// perhaps has no lease: it no longer stands in line, and no lease removes it.
+func onLease(key string, lease int64) *pb.Compare {
+	is := &pb.Compare_Lease{Lease: lease}
+	return &pb.Compare{Target: pb.Compare_LEASE, Key: []byte(key), TargetUnion: is}
+}
+
+// valued compares the value of a key.
+func valued(key, value string) *pb.Compare {
+	is := &pb.Compare_Value{Value: []byte(value)}
+	return &pb.Compare{Target: pb.Compare_VALUE, Key: []byte(key), TargetUnion: is}
+}
+
+type rangeOp = pb.RequestOp_RequestRange
+
+// Range reads a range.
+func Range(r *pb.RangeRequest) *pb.RequestOp {
+	return &pb.RequestOp{Request: &rangeOp{RequestRange: r}}
+}
+
+// Get reads a key.
+func Get(key string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &rangeOp{RequestRange: &pb.RangeRequest{Key: []byte(key)}}}
+}
+
+// Count reads only whether a key is there.
+func Count(key string) *pb.RequestOp {
+	return Range(&pb.RangeRequest{Key: []byte(key), CountOnly: true})
+}
+
+// put puts a key on a lease.
+func put(key, value string, lease int64) *pb.RequestOp {
+	r := &pb.PutRequest{Key: []byte(key), Value: []byte(value), Lease: lease}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}}
+}
+
+// del deletes a key.
+func del(key string) *pb.RequestOp {
+	r := &pb.DeleteRangeRequest{Key: []byte(key)}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}
 }
 
 // ---- names

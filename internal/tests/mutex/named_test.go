@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/v3/concurrency"
 
 	"github.com/etcdlock/etcdlock"
 	"github.com/etcdlock/etcdlock/internal/contract"
@@ -243,14 +244,41 @@ func TestALockByNameCostsThatOfAMutex(t *testing.T) {
 	}
 	require.Equal(t, 2, sent(byMutex))
 	require.Equal(t, 2, sent(byName))
-	least := func(f func()) float64 { // what else runs may only add
-		n := testing.AllocsPerRun(200, f)
-		for range 5 {
-			n = min(n, testing.AllocsPerRun(200, f))
-		}
-		return n
+	require.LessOrEqual(t, objects(byName), objects(byMutex)+1)
+}
+
+// A Lock and its Unlock allocate about as much as those of etcd's Mutex.
+func TestALockAllocatesAboutWhatEtcdsOwnDoes(t *testing.T) {
+	ctx, client := context.Background(), fake.NewServer().Client("a")
+	s, err := etcdlock.NewSession(client)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close(context.Background())) })
+	theirs, err := concurrency.NewSession(client)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, theirs.Close()) })
+	each := func(mu locks) float64 {
+		return objects(func() {
+			require.NoError(t, mu.Lock(ctx))
+			require.NoError(t, mu.Unlock(ctx))
+		})
 	}
-	require.LessOrEqual(t, least(byName), least(byMutex)+1)
+	ours := each(contract.MutexOf(t, s, "ours"))
+	require.LessOrEqual(t, ours, each(concurrency.NewMutex(theirs, "theirs"))+25)
+}
+
+type locks interface {
+	Lock(context.Context) error
+	Unlock(context.Context) error
+}
+
+// objects is how many objects a call of f allocates. What else runs may only add.
+func objects(f func()) float64 {
+	f()
+	n := testing.AllocsPerRun(200, f)
+	for range 5 {
+		n = min(n, testing.AllocsPerRun(200, f))
+	}
+	return n
 }
 
 // TryDoAll and Semaphore.TryDo do what is free at once, and say so where it is not.

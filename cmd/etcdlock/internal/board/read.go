@@ -131,7 +131,7 @@ func BeganAtOnce(
 	ctx context.Context, kv clientv3.KV, lock, key string, token int64,
 ) (bool, error) {
 	var kvs []*mvccpb.KeyValue
-	for resp, err := range pages(ctx, kv, line.Prefix(lock), line.End(lock), Page, token) {
+	for resp, err := range pages(ctx, kv, line.Prefix(lock), line.Whole(lock).To, Page, token) {
 		if errors.Is(err, rpctypes.ErrCompacted) {
 			return false, nil
 		}
