@@ -65,7 +65,7 @@ func meetingOf(client *clientv3.Client) *meeting {
 
 // meet sends requests that meet as one, and reads the answer for each.
 func meet(of *combined, call *callContext) error {
-	all := gathered{knows: make(map[ticket.Known]bool), counts: make(map[span]int)}
+	all := gathered{knows: make(map[ticket.Known]bool), reads: make(map[span]int)}
 	at := make([][]int, len(of.parts))
 	for i, p := range of.parts {
 		at[i] = all.add(p.r)
@@ -86,19 +86,17 @@ func meet(of *combined, call *callContext) error {
 	return nil
 }
 
-// A gathered is what goes as one. What several know or count goes once: in one line each knows the
+// A gathered is what goes as one. What several know or read goes once: in one line each knows the
 // one before it, and all count the same.
 type gathered struct {
 	compares []*pb.Compare
 	ranges   []*pb.RequestOp
 	knows    map[ticket.Known]bool
-	counts   map[span]int // indexes of ranges
+	reads    map[span]int // indexes of ranges
 }
 
-// A span is what a range counts.
-type span struct{ from, to string }
-
-// add adds what r compares and reads, and returns the indexes of its ranges.
+// add adds what r compares and reads, and returns the indexes of its ranges. What has no range of
+// its own may get one, or none.
 func (all *gathered) add(r Request) (at []int) {
 	ifs := r.If
 	for _, k := range r.known {
@@ -113,25 +111,35 @@ func (all *gathered) add(r Request) (at []int) {
 		return nil
 	}
 	for _, op := range r.Then {
-		r := op.GetRequestRange()
-		s := span{string(r.Key), string(r.RangeEnd)}
-		n, counted := all.counts[s]
-		if !isCount(r) || !counted {
+		s := spanOf(op.GetRequestRange())
+		n, again := all.reads[s]
+		if !again {
 			n = len(all.ranges)
 			all.ranges = append(all.ranges, op)
-		}
-		if isCount(r) {
-			all.counts[s] = n
+			all.reads[s] = n
 		}
 		at = append(at, n)
 	}
 	return at
 }
 
-// isCount reports whether r counts all keys of its range.
-func isCount(r *pb.RangeRequest) bool {
-	return r.CountOnly && r.Limit == 0 && r.Revision == 0 && r.MinModRevision == 0 &&
-		r.MaxModRevision == 0 && r.MinCreateRevision == 0 && r.MaxCreateRevision == 0
+// A span is what a range reads.
+type span struct {
+	from, to               string
+	most, at               int64
+	order                  pb.RangeRequest_SortOrder
+	by                     pb.RangeRequest_SortTarget
+	keys, count, past      bool
+	minMod, maxMod         int64
+	minCreated, maxCreated int64
+}
+
+func spanOf(r *pb.RangeRequest) span {
+	return span{
+		string(r.Key), string(r.RangeEnd), r.Limit, r.Revision, r.SortOrder, r.SortTarget,
+		r.KeysOnly, r.CountOnly, r.Serializable, r.MinModRevision, r.MaxModRevision,
+		r.MinCreateRevision, r.MaxCreateRevision,
+	}
 }
 
 // weight is how much of what goes as one a request takes.

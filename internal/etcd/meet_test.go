@@ -125,22 +125,26 @@ func TestWhatMeetsIsNoRaftEntry(t *testing.T) {
 
 // What several know or count goes once, and each gets the ranges that it has asked for.
 func TestWhatIsEqualMeetsOnce(t *testing.T) {
-	all := gathered{knows: make(map[ticket.Known]bool), counts: make(map[span]int)}
+	all := gathered{knows: make(map[ticket.Known]bool), reads: make(map[span]int)}
 	count, get, newer := ticket.CountBelow("n"), ticket.CountBelow("n"), ticket.CountBelow("n")
 	get.GetRequestRange().CountOnly = false
 	newer.GetRequestRange().MinModRevision = 7
 	first, second := ticket.Known{Key: "n/1", Rev: 1, Lease: 1}, ticket.Known{Key: "n/2", Rev: 2, Mod: 3}
 	require.Equal(t, []int{0, 1}, all.add(Meeting([]ticket.Known{first, second}, count, get)))
 	require.Len(t, all.compares, 5)
-	require.Equal(t, []int{2, 0}, all.add(Meeting([]ticket.Known{second, first}, get, count)))
+	require.Equal(t, []int{1, 0}, all.add(Meeting([]ticket.Known{second, first}, get, count)))
 	require.Len(t, all.compares, 5)
 	second.Mod = 0
-	require.Equal(t, []int{3, 4}, all.add(Meeting([]ticket.Known{first, second}, newer, newer)))
+	require.Equal(t, []int{2, 2}, all.add(Meeting([]ticket.Known{first, second}, newer, newer)))
 	require.Len(t, all.compares, 7)
 	require.Equal(t, ticket.Compare(second), all.compares[5:])
-	require.Equal(t, []int{5}, all.add(Meeting(nil, ticket.CountBelow("m"))))
+	require.Equal(t, []int{3}, all.add(Meeting(nil, ticket.CountBelow("m"))))
+	var one, other ticket.Ticket
+	one.Name, other.Name, other.Key = "n", "n", "n/2"
+	require.Equal(t, []int{4}, all.add(Meeting([]ticket.Known{first}, one.AskTTLs())))
+	require.Equal(t, []int{4}, all.add(Meeting([]ticket.Known{second}, other.AskTTLs())))
 	require.Empty(t, all.add(Meeting([]ticket.Known{second})), "it is linearizable already")
-	require.Len(t, all.ranges, 6)
+	require.Len(t, all.ranges, 5)
 }
 
 // More than etcd takes in one transaction goes as several.

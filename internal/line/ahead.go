@@ -280,10 +280,13 @@ func (a Ahead) Without(gone func(Entry) bool) Ahead {
 	return a
 }
 
-// TTLsBefore is what is known of the TTLs of all contenders before own, as a range has read them.
-func TTLsBefore(name string, own Entry, newest *pb.RangeResponse) TTLs {
-	t := Of(name, newest.GetKvs()).Before(own).TTLs()
-	t.Untold = t.Untold || newest.GetMore()
+// TTLsBefore is what is known of the TTLs of all contenders before own, as a range of the oldest
+// keys has read them.
+func TTLsBefore(name string, own Entry, oldest *pb.RangeResponse) TTLs {
+	kvs := oldest.GetKvs()
+	t := Of(name, kvs).Before(own).TTLs()
+	all := !oldest.GetMore() || len(kvs) > 0 && kvs[len(kvs)-1].CreateRevision >= own.Rev
+	t.Untold = t.Untold || !all
 	return t
 }
 

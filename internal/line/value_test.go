@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/etcdlock/etcdlock/internal/line"
@@ -65,5 +66,37 @@ func TestAValueTellsTheTTLOfItsLease(t *testing.T) {
 		`{"ttl":1.5e`, `{"ttl":"15"}`, `{"ttl":9000000001}`, `{"ttl":99999999999999999999}`, `{"ttl":15`,
 	} {
 		require.Equal(t, "unknown", ttl(entry(foreign)), foreign)
+	}
+}
+
+// What a range of the oldest keys tells of the TTLs of all that stand before a key.
+func TestTTLsAreToldOfAllBeforeTheKey(t *testing.T) {
+	text, err := line.NewText(line.Value{Owner: "o"}, line.Exclusive)
+	require.NoError(t, err)
+	put := func(id string, rev int64, ttl time.Duration) *mvccpb.KeyValue {
+		e := kv(id, rev, 1)
+		e.Value = []byte(text.Since(time.Now(), ttl, 0))
+		return e
+	}
+	first, second := put(idA, 7, 15*time.Second), put(idB, 8, 30*time.Second)
+	own := line.Entry{Key: name + "/" + idC, Rev: 9, Lease: 1}
+	for _, row := range []struct {
+		promise string
+		read    *pb.RangeResponse
+		longest time.Duration
+		untold  bool
+	}{
+		{"all there are", rangeOf(2, false, keys{first, second}), 30 * time.Second, false},
+		{"all before it", rangeOf(9, true, keys{first, second, put(idC, 9, time.Hour)}),
+			30 * time.Second, false},
+		{"not all before it", rangeOf(9, true, keys{first, second}), 30 * time.Second, true},
+		{"one that tells none", rangeOf(2, false, keys{first, kv(idB, 8, 1)}), 15 * time.Second, true},
+		{"none is before it", rangeOf(1, false, keys{put(idC, 9, time.Hour)}), 0, false},
+		{"there is none", rangeOf(0, false, nil), 0, false},
+	} {
+		t.Run(row.promise, func(t *testing.T) {
+			require.Equal(t, line.TTLs{Longest: row.longest, Untold: row.untold},
+				line.TTLsBefore(name, own, row.read))
+		})
 	}
 }

@@ -52,12 +52,10 @@ func (t *Ticket) WhoHolds(ahead line.Ahead, read *pb.RangeResponse) line.Ahead {
 // MostTold is how many contenders before a ticket are read for their TTLs.
 const MostTold = 64
 
-// AskTTLs reads the contenders before t, with their values. Of a line of at most MostTold keys
-// these are all.
+// AskTTLs reads all contenders of a line of at most MostTold keys, with their values. (Do not read
+// only those before t. The waiters of a client could not share it. TestWhatIsEqualMeetsOnce.)
 func (t *Ticket) AskTTLs() *pb.RequestOp {
-	before := within(line.Whole(t.Name), newestFirst, MostTold)
-	before.GetRequestRange().MaxCreateRevision = t.rev
-	return before
+	return within(line.Whole(t.Name), oldestFirst, MostTold)
 }
 
 // A Known is what is known of a contender: its very key is there, and stands in line. If Mod is not
