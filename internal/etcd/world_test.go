@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,9 +88,10 @@ type world struct {
 
 	mu      sync.Mutex // while goroutines run; not while the exploration chooses
 	callers []*caller
-	actors  []*actor // that stand before the mutex
-	acting  *actor   // whose step it is
-	inside  bool     // it has locked the mutex
+	actors  []*actor     // that stand before the mutex
+	acting  *actor       // whose step it is
+	turns   atomic.Int64 // orders what goroutines write, for the race detector
+	inside  bool         // it has locked the mutex
 	net     []*message
 	carried int // goroutines that carry, so far
 	sent    int
@@ -181,6 +183,14 @@ func (w *world) breaks(format string, args ...any) {
 	}
 }
 
+// wait has the other goroutines go on until each stands somewhere. What they and this one have
+// written is each other's then: the runtime does not say so of a timer that runs out.
+func (w *world) wait() {
+	w.turns.Add(1)
+	synctest.Wait()
+	w.turns.Add(1)
+}
+
 // ---- the combiner's mutex
 
 var functions = make(map[uintptr]string) // by program counters in them
@@ -202,6 +212,7 @@ func (w *world) standsIn() string {
 // Lock implements [sync.Locker].
 func (w *world) Lock() {
 	w.mu.Lock()
+	w.turns.Add(1)
 	at, a := w.standsIn(), w.acting
 	switch {
 	case at == "sendLate":
@@ -220,13 +231,17 @@ func (w *world) Lock() {
 	}
 	a.again++
 	w.actors = append(w.actors, a)
+	w.turns.Add(1)
 	w.mu.Unlock()
 	<-a.on
 	w.inside = true
 }
 
 // Unlock implements [sync.Locker].
-func (w *world) Unlock() { w.inside = false }
+func (w *world) Unlock() {
+	w.inside = false
+	w.turns.Add(1)
+}
 
 // ---- etcd
 
@@ -491,7 +506,7 @@ func (w *world) do(s step) {
 		o := w.net[i]
 		w.acting, o.how = o.by, s.how
 		o.answer <- s.how
-		synctest.Wait()
+		w.wait()
 		w.took("a request is " + s.how.String())
 	case passes:
 		w.pass(w.moment())
@@ -504,7 +519,7 @@ func (w *world) do(s step) {
 		c := w.caller(s.who)
 		w.acting, c.leaves = &c.actor, true
 		c.over()
-		synctest.Wait()
+		w.wait()
 	}
 	w.ring()
 	w.judge()
@@ -523,7 +538,7 @@ func (w *world) ask(c *caller) {
 		defer w.mu.Unlock()
 		c.got = append(c.got, result{read, err})
 	}()
-	synctest.Wait()
+	w.wait()
 }
 
 // goOn has an actor lock the mutex, and go on until it stands before it again, or ends.
@@ -534,7 +549,7 @@ func (w *world) goOn(a *actor) {
 		a.last = nil
 	}
 	a.on <- struct{}{}
-	synctest.Wait()
+	w.wait()
 	if w.inside {
 		w.breaks("%s waits in %s with the mutex held", a.name, at)
 	}
@@ -544,12 +559,13 @@ func (w *world) goOn(a *actor) {
 // pass lets time pass until next, or until the timer runs out.
 func (w *world) pass(next time.Time) {
 	till := time.NewTimer(time.Until(next))
+	w.turns.Add(1)
 	select {
 	case <-w.timer:
 	case <-till.C:
 	}
 	till.Stop()
-	synctest.Wait()
+	w.wait()
 	w.ring()
 }
 
@@ -928,14 +944,14 @@ func (w *world) abandon() {
 			}
 		}
 		w.net, w.acting = nil, nil
-		synctest.Wait()
+		w.wait()
 		if len(w.actors) == 0 {
 			return
 		}
 		a := w.actors[0]
 		w.actors, a.at = w.actors[1:], ""
 		a.on <- struct{}{}
-		synctest.Wait()
+		w.wait()
 	}
 }
 

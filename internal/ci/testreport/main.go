@@ -36,7 +36,12 @@ type event struct {
 // report copies to w what a reader wants to see of the tests' result.
 func report(r io.Reader, w io.Writer) error {
 	type test struct{ pkg, name string }
-	output := map[test]string{} // of tests that have not ended yet
+	output := map[test]*strings.Builder{} // of tests that have not ended yet
+	show := func(t test) {
+		if text := output[t]; text != nil {
+			fmt.Fprint(w, text)
+		}
+	}
 	var passed int
 	var failed, skipped []string
 
@@ -62,7 +67,10 @@ func report(r io.Reader, w io.Writer) error {
 			if t.name == "" && closesPackage(e.Output) {
 				fmt.Fprint(w, e.Output)
 			} else {
-				output[t] += e.Output
+				if output[t] == nil {
+					output[t] = new(strings.Builder)
+				}
+				output[t].WriteString(e.Output)
 			}
 		case "pass":
 			if t.name != "" {
@@ -72,12 +80,12 @@ func report(r io.Reader, w io.Writer) error {
 		case "skip":
 			if t.name != "" { // else a package without tests
 				skipped = append(skipped, t.pkg+" "+t.name)
-				fmt.Fprint(w, output[t])
+				show(t)
 			}
 			delete(output, t)
 		case "fail":
 			failed = append(failed, strings.TrimSpace(t.pkg+" "+t.name))
-			fmt.Fprint(w, output[t])
+			show(t)
 			delete(output, t)
 			if t.name == "" { // after a crash no test has an end of its own
 				unended := slices.DeleteFunc(slices.Collect(maps.Keys(output)), func(u test) bool {
