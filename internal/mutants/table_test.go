@@ -2706,9 +2706,10 @@ var mutants = []mutant{
 		killers: []killer{inArea("holders", "TestAReadThatJoinsAsksNobody")},
 	},
 	{
-		name:    "a wait asks until its call returns",
-		why:     "Then it is certainly over. But its hold has begun before, and so it is asked for its own wait.",
-		change:  in("place.newHoldLocked").replace("_c.endsWaitLocked()", "_c.call.cancel = nil"),
+		name: "a wait asks until its call returns",
+		why:  "Then it is certainly over. But its hold has begun before, and so it is asked for its own wait.",
+		change: in("place.newHoldLocked").replace("_c.endsWaitLocked()",
+			"asks := _c.asks; _c.asks = nil; _c.endsWaitLocked(); _c.asks = asks"),
 		killers: []killer{inArea("holders", "TestEachHolderOfALineIsAsked")},
 	},
 	{
