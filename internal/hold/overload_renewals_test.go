@@ -193,6 +193,8 @@ func TestAReadGoesOnForAsLongAsItMayHelp(t *testing.T) {
 				if !readable.Load() {
 					e.Before = transients[0]
 				}
+			case fake.Txn: // an audit, which would prove as much
+				e.Before = transients[0]
 			}
 			return e
 		})
