@@ -283,34 +283,6 @@ func published(t *testing.T, page, heading, run string) (section string, r recor
 	return section, all[i]
 }
 
-// The tables of docs/performance.md about many names have the figures of the run.
-func TestTheManyNamesOfTheDocsAreThoseOfTheRun(t *testing.T) {
-	section, run := published(t, "performance.md", "Many names at once", "names")
-	require.Equal(t, len(setups), len(run.Setups))
-
-	for _, c := range cases {
-		if c.kind != each {
-			continue
-		}
-		beside, ratios := "| "+grouped(int64(c.n)), "| "+grouped(int64(c.n))
-		for _, title := range []string{library, baseline, "go-zookeeper Lock", "rueidislock",
-			"rueidislock (appendfsync always)", "pg_advisory_lock"} {
-			cell := "–"
-			if r, ok := run.Setups[1].find(c.name, title); ok {
-				cell = r.cell(perSecond)
-			}
-			beside += " | " + cell
-		}
-		for _, s := range run.Setups {
-			r, ok := s.find(c.name, library)
-			require.True(t, ok)
-			ratios += " | " + digits(r.median("speed, by "+baseline))
-		}
-		require.Contains(t, section, "\n"+beside+" |\n")
-		require.Contains(t, section, "\n"+ratios+" |\n")
-	}
-}
-
 // The table of docs/scale.md about renewals has the figures of the run.
 func TestTheRenewalsOfTheDocsAreThoseOfTheRun(t *testing.T) {
 	section, run := published(t, "scale.md", "How many renewals one etcd carries", "mass")
