@@ -2486,8 +2486,8 @@ var mutants = []mutant{
 	{
 		name: "the reads of an audit follow each other",
 		why:  "So they cost etcd least at a time. But of many names that are far away they take longer than a renewal period.",
-		change: in("Account.auditPlaces").replace("max(manyPlaces, len(_places)/readsAbreast+1)",
-			"len(_places)+1"),
+		change: in("queue.abreast").replace("max(manyPlaces, len(_all)/readsAbreast+1)",
+			"len(_all)+1"),
 		killers: []killer{inArea("holders", "TestARecallOfOneOfManyNamesIsNoticedFarFromEtcd")},
 	},
 	{

@@ -32,7 +32,7 @@ const (
 	// fewPlaces is how many keys a brief audit asks for at most.
 	fewPlaces = 4
 
-	// readsAbreast is about how many reads of an audit are under way at a time.
+	// readsAbreast is about how many reads of an audit, or of Close, are under way at a time.
 	readsAbreast = 8
 
 	// auditGrace is how long an audit may wait for its answer after the lease has ended.
@@ -292,24 +292,30 @@ func (a *Account) auditPlaces(
 	ask func(context.Context, etcd.Request) (etcd.Reading, error),
 ) (known bool) {
 	var unknown atomic.Bool
-	var reads sync.WaitGroup
-	for some := range slices.Chunk(places, max(manyPlaces, len(places)/readsAbreast+1)) {
-		reads.Go(func() {
-			err := a.keys.etcd.ReadKeys(asking, keysOf(some), ask, func(part etcd.Part) {
-				if ctx.Err() != nil {
-					return
-				}
-				known := a.isKnownBy(some[part.From:], part)
-				a.confirmMissing(some[part.From:], part, known)
-				if !known {
-					unknown.Store(true)
-				}
-			})
-			a.noted(err, false)
+	abreast(places, func(some []*Place) {
+		err := a.keys.etcd.ReadKeys(asking, keysOf(some), ask, func(part etcd.Part) {
+			if ctx.Err() != nil {
+				return
+			}
+			known := a.isKnownBy(some[part.From:], part)
+			a.confirmMissing(some[part.From:], part, known)
+			if !known {
+				unknown.Store(true)
+			}
 		})
-	}
-	reads.Wait()
+		a.noted(err, false)
+	})
 	return !unknown.Load()
+}
+
+// abreast calls f with parts of all, about readsAbreast of them at a time, and waits until it has
+// returned from each.
+func abreast[E any](all []E, f func(some []E)) {
+	var running sync.WaitGroup
+	for some := range slices.Chunk(all, max(manyPlaces, len(all)/readsAbreast+1)) {
+		running.Go(func() { f(some) })
+	}
+	running.Wait()
 }
 
 // compare compares the keys on the lease, as an audit sent at sent found them, with the keys of

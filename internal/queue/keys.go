@@ -465,13 +465,15 @@ func (a *Account) RemoveRest(until time.Time) error {
 func (a *Account) leftOver(ctx context.Context) []string {
 	var keys []string
 	guard.Pieces(a.keys.mu, maps.Keys(a.places), func(key string) { keys = append(keys, key) })
-	parts := slices.Collect(slices.Chunk(keys, max(manyPlaces, len(keys)/readsAbreast+1)))
-	var asked sync.WaitGroup
-	for i, part := range parts {
-		asked.Go(func() { parts[i] = a.keys.etcd.Left(ctx, part) })
-	}
-	asked.Wait()
-	return slices.Concat(parts...)
+	var mu sync.Mutex
+	var left []string
+	abreast(keys, func(some []string) {
+		some = a.keys.etcd.Left(ctx, some)
+		mu.Lock()
+		defer mu.Unlock()
+		left = append(left, some...)
+	})
+	return left
 }
 
 // removeAll removes the very keys that were read, as long as ctx goes on. It returns an error, or
