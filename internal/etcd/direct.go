@@ -19,15 +19,15 @@ type direct struct {
 	opts []grpc.CallOption
 }
 
-// A Remote is the KV of a client that was not made with clientv3.New. It says where its
-// transactions go.
-type Remote interface{ Remote() pb.KVClient }
+// An inMemory is the KV of an etcd in memory, which says where its transactions go. Its method has
+// a name that the KV of a user has not by chance.
+type inMemory interface{ EtcdlockKVClient() pb.KVClient }
 
 // directOf returns the direct of a client. It sends nothing for a client whose KV somebody has
 // replaced or wrapped, as namespace.NewKV does.
 func directOf(client *clientv3.Client) direct {
-	if r, ok := client.KV.(Remote); ok {
-		return direct{kv: client.KV, by: r.Remote()}
+	if m, ok := client.KV.(inMemory); ok {
+		return direct{kv: client.KV, by: m.EtcdlockKVClient()}
 	}
 	if !alike(reflect.ValueOf(client.KV), reflect.ValueOf(clientv3.NewKV(client))) {
 		return direct{}

@@ -80,8 +80,9 @@ type kv struct {
 	remote pb.KVClient
 }
 
-// Remote is as in etcd.Remote.
-func (k kv) Remote() pb.KVClient { return k.remote }
+// EtcdlockKVClient has the library send transactions as to an etcd: without what clientv3 makes of
+// them before.
+func (k kv) EtcdlockKVClient() pb.KVClient { return k.remote }
 
 type kvClient struct {
 	pb.KVClient // has the methods that are not below
