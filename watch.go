@@ -119,7 +119,7 @@ func (c Contender) label() string {
 // number of times, also at once.
 //
 // It writes nothing. At rest it costs a watch, and each 1.5 s a transaction that returns next to
-// nothing, one for all that watch through the client; a change costs a read of a few keys.
+// nothing, shared with others of the client; a change costs a read of a few keys.
 func WatchHolder(
 	ctx context.Context, client *clientv3.Client, name string,
 ) iter.Seq2[Contender, error] {

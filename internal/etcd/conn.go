@@ -460,7 +460,7 @@ func (c *Conn) ReadKeys(
 	return refusal
 }
 
-// Left are those of keys that may be there. It asks for a part of them at a time whether all are
+// Left returns the keys that may be there. It asks for a part of keys at a time whether all are
 // gone, which costs etcd and the client a fraction of what it costs to read them, and keeps the
 // parts of which etcd does not say so.
 func (c *Conn) Left(ctx context.Context, keys []string) (left []string) {

@@ -145,8 +145,8 @@ func (s *Snapshot) without(key string) bool {
 	return hold != held || hold == 0 || hold == len(s.Line) && !s.whole
 }
 
-// unchanged is what is known of those who decide who holds. compares is false if there is none, or
-// too many to be compared.
+// unchanged is what is known of the contenders that decide who holds. compares is false if there is
+// none, or too many to be compared.
 func (s *Snapshot) unchanged() (known []ticket.Known, compares bool) {
 	decisive := s.decisive()
 	if len(decisive) == 0 || len(decisive) > mostCompared {

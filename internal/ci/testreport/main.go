@@ -94,7 +94,7 @@ func report(r io.Reader, w io.Writer) error {
 				slices.SortFunc(unended, func(a, b test) int { return strings.Compare(a.name, b.name) })
 				for _, u := range unended {
 					failed = append(failed, u.pkg+" "+u.name)
-					fmt.Fprint(w, output[u])
+					show(u)
 					delete(output, u)
 				}
 			}

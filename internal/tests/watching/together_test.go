@@ -91,7 +91,7 @@ func TestSessionsOfOneClientRecheckAndAuditTogether(t *testing.T) {
 	}
 }
 
-// Those who watch a holder through one client recheck together.
+// What one client watches by WatchHolder is rechecked together, whether the name is held or free.
 func TestWhatOneClientWatchesIsRecheckedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, most = 100, time.Minute
