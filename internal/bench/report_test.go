@@ -267,33 +267,3 @@ func TestNumbersHaveTheDigitsThatMeanSomething(t *testing.T) {
 		require.Equal(t, want, short(d))
 	}
 }
-
-// published is a section of a page of the documentation, and the record that it is about.
-func published(t *testing.T, page, heading, run string) (section string, r record) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../docs", page))
-	require.NoError(t, err)
-	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
-	require.True(t, found)
-	section, _, _ = strings.Cut(section, "\n## ")
-	all, err := records("results")
-	require.NoError(t, err)
-	i := slices.IndexFunc(all, func(r record) bool { return r.Name == run })
-	require.GreaterOrEqual(t, i, 0)
-	return section, all[i]
-}
-
-// The table of docs/scale.md about renewals has the figures of the run.
-func TestTheRenewalsOfTheDocsAreThoseOfTheRun(t *testing.T) {
-	section, run := published(t, "scale.md", "How many renewals one etcd carries", "mass")
-	for _, name := range []string{"fleet-renewals-1000", "fleet-renewals-5000"} {
-		for _, title := range []string{library, baseline} {
-			r, ok := run.Setups[0].find(name, title)
-			require.True(t, ok)
-			require.Contains(t, section, " | "+r.cell(perSecond)+" | "+r.cell("server CPU")+" |\n")
-		}
-	}
-	r, ok := run.Setups[0].find("fleet-renewals-1000", onceEach)
-	require.True(t, ok)
-	require.Contains(t, section, " | "+r.cell(perSecond)+" | "+r.cell("server CPU")+" |\n")
-}

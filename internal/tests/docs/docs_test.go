@@ -323,8 +323,8 @@ func TestTheRunbookExplainsReasonsThatThereAre(t *testing.T) {
 // The ratios of docs/performance.md are those of the published run: of a case, or of a case with an
 // option, divided by that of concurrency.Mutex, in the order of the run's setups.
 func TestTheRatiosAreThoseOfTheRun(t *testing.T) {
-	runs := map[string]benchRun{"mutex": theBenchRun(t, "mutex"),
-		"processes": theBenchRun(t, "processes")}
+	runs := map[string]benchRun{"mutex": theBenchRun(t, "mutex", 4),
+		"processes": theBenchRun(t, "processes", 4)}
 	rows := regexp.MustCompile(
 		"(?m)^\\| `([a-z0-9-]+)`(?:, `(With.*?)`)? \\|.*? \\| (.*) \\|$").FindAllStringSubmatch(
 		docs(t)["docs/performance.md"], -1)
@@ -358,7 +358,7 @@ func TestTheTenFiguresAreThoseOfTheRun(t *testing.T) {
 		"etcdlock", "concurrency.Mutex", "go-zookeeper Lock", "rueidislock",
 		"rueidislock (appendfsync always)", "pg_advisory_lock",
 	}
-	run := theBenchRun(t, "mutex")
+	run := theBenchRun(t, "mutex", 4)
 	rows := regexp.MustCompile(
 		"(?m)^\\| (.*) \\(`([a-z0-9-]+)`, (p50|p99|per second)\\) \\| (.*) \\|$").FindAllStringSubmatch(
 		docs(t)["docs/performance.md"], -1)
@@ -405,7 +405,7 @@ func TestTheNamesAreThoseOfTheRun(t *testing.T) {
 		"etcdlock", "concurrency.Mutex", "go-zookeeper Lock", "rueidislock",
 		"rueidislock (appendfsync always)", "pg_advisory_lock",
 	}
-	run := theBenchRun(t, "names")
+	run := theBenchRun(t, "names", 4)
 	_, section, found := strings.Cut(docs(t)["docs/performance.md"], "\n## Many names at once\n")
 	require.True(t, found)
 	section, _, _ = strings.Cut(section, "\n## ")
@@ -431,6 +431,24 @@ func TestTheNamesAreThoseOfTheRun(t *testing.T) {
 			}
 		}
 		require.Equal(t, want, cells, row[0])
+	}
+}
+
+// The table of renewals is that of its run.
+func TestTheRenewalsAreThoseOfTheRun(t *testing.T) {
+	_, section, found := strings.Cut(docs(t)["docs/scale.md"],
+		"\n## How many renewals one etcd carries\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	run := theBenchRun(t, "renewals", 1).Setups[0]
+	for _, of := range [][2]string{
+		{"fleet-renewals-1000", "etcdlock"}, {"fleet-renewals-1000", "concurrency.Mutex"},
+		{"fleet-renewals-1000", "KeepAliveOnce, again and again"},
+		{"fleet-renewals-5000", "etcdlock"}, {"fleet-renewals-5000", "concurrency.Mutex"},
+	} {
+		figures := run.find(of[0], of[1])
+		rate, took := figures["per second"].median(t), figures["server CPU"].median(t)
+		require.Contains(t, section, fmt.Sprintf(" | %s | %s |\n", shown(rate), shownTime(took)))
 	}
 }
 
@@ -474,12 +492,12 @@ func (s benchSetup) find(benchCase, title string) map[string]benchFigure {
 	return nil
 }
 
-func theBenchRun(t *testing.T, name string) (run benchRun) {
+func theBenchRun(t *testing.T, name string, setups int) (run benchRun) {
 	t.Helper()
 	text, err := os.ReadFile("internal/bench/results/" + name + ".json")
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &run))
-	require.Len(t, run.Setups, 4)
+	require.Len(t, run.Setups, setups)
 	return run
 }
 

@@ -3,6 +3,7 @@ package watching
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -128,7 +129,7 @@ func TestAnIdleWaitCostsItsRenewalsAndLittleElse(t *testing.T) {
 }
 
 // In a line of 1,000 waiters, each with a client of its own, all rechecks together are at
-// most 20 requests a second.
+// most 20 requests a second. Their audits are one in 32 renewals at most.
 func TestTheRechecksOfALongLineAreFew(t *testing.T) {
 	line := race.Fewer(1000, 100)
 	tests.InVirtualTime(t, func(t *testing.T, etcd *fake.Server) {
@@ -140,12 +141,25 @@ func TestTheRechecksOfALongLineAreFew(t *testing.T) {
 			go func() { done <- mu.Lock(ctx) }()
 		}
 		time.Sleep(2 * time.Minute)
-		before := len(etcd.Calls(fake.Txn)) + len(etcd.Calls(fake.Range))
+		counted := time.Now()
 		const minutes = 5
 		time.Sleep(minutes * time.Minute)
-		asked := len(etcd.Calls(fake.Txn)) + len(etcd.Calls(fake.Range)) - before
-		t.Logf("%.1f a second", float64(asked)/minutes/60)
-		require.LessOrEqual(t, float64(asked)/minutes/60, 20.0)
+		renewals, rechecks, rest := 0, 0, 0
+		for _, c := range etcd.Calls("") {
+			switch {
+			case !c.At.After(counted) || c.Process == "holder":
+			case c.Method == fake.KeepAlive:
+				renewals++
+			case slices.Contains(c.Gets, "n/"):
+				rechecks++
+			default:
+				rest++
+			}
+		}
+		t.Logf("%.1f a second, and %d beside %d renewals",
+			float64(rechecks)/minutes/60, rest, renewals)
+		require.LessOrEqual(t, float64(rechecks)/minutes/60, 20.0)
+		require.LessOrEqual(t, rest, renewals/32+line)
 		cancel()
 		for range line {
 			require.ErrorIs(t, <-done, context.Canceled)
