@@ -53,3 +53,35 @@ func TestTheWordOfADeposedLeaderIsNotTrusted(t *testing.T) {
 	}
 	require.Zero(t, broken, "holders of %d who believed when the next one got in", runs)
 }
+
+// A leader that was frozen while another was elected does not answer as a leader when it thaws, if
+// it can reach a member that knows the newer term. (It would deny the leases that its successor has
+// granted. The Sessions would lose them, and doubt that etcd's history is one.)
+func TestALeaderThatThawsBesideASilentSuccessorStepsDown(t *testing.T) {
+	for seed := range uint64(20) {
+		require.NoError(t, inBubble(t, seed, func(t *testing.T) {
+			net := NewNet(seed)
+			cluster := NewCluster(seed, net, 3)
+			all, err := net.Client("all", []string{"http://m0", "http://m1", "http://m2"})
+			require.NoError(t, err)
+			first := cluster.Leader()
+			cluster.Freeze(first)
+			time.Sleep(3 * electionTimeout)
+			successor := cluster.Leader()
+			require.NotEqual(t, first, successor)
+			lease, err := all.Grant(t.Context(), 60)
+			require.NoError(t, err)
+			cluster.Freeze(successor)
+			cluster.Thaw(first)
+			time.Sleep(electionTimeout / 4)
+
+			one, err := net.Client("one", []string{fmt.Sprint("http://m", first)})
+			require.NoError(t, err)
+			_, err = one.KeepAliveOnce(t.Context(), lease.ID)
+			require.NoError(t, err)
+			_, _ = all.Close(), one.Close()
+			net.Close()
+			cluster.Stop()
+		}))
+	}
+}

@@ -443,6 +443,16 @@ func (m *member) followsLocked() bool {
 	return m.reachableLocked() && m.c.leader != nil && m.c.leader.commitsLocked()
 }
 
+// deposedLocked reports whether m takes itself for the leader, and can reach a member that knows a
+// newer term. Such a leader steps down at once, as the first answer to its heartbeat has that term,
+// also if its successor is silent.
+func (m *member) deposedLocked() bool {
+	return m.lead == m && m.reachableLocked() &&
+		slices.ContainsFunc(m.c.members, func(other *member) bool {
+			return other.reachableLocked() && other.term > m.term
+		})
+}
+
 // reviewLocked decides what follows from a change of who can reach whom.
 func (c *Cluster) reviewLocked() {
 	c.changedLocked()
@@ -451,6 +461,8 @@ func (c *Cluster) reviewLocked() {
 		case m.followsLocked():
 			m.stopLosingLocked()
 			m.followLocked(c.leader)
+		case m.deposedLocked():
+			m.followLocked(nil)
 		case m.lead != nil && m.losing == nil && !m.frozen && !m.down:
 			// A leader steps down when it has not heard from the others for one to two
 			// election timeouts. A follower then forgets its leader.
