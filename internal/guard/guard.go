@@ -25,7 +25,8 @@ type Mutex struct {
 
 	Settler Settler // set before the first Lock, or nil
 
-	after []func()
+	after   []func()
+	touched int // since the Lock, as far as Pieces and Touch count it
 }
 
 // A Settler draws the conclusions of what has changed since the Lock. Each Unlock calls it, with
@@ -36,29 +37,32 @@ type Settler interface{ SettleLocked() }
 // lock m. The caller holds m.
 func (m *Mutex) After(f func()) { m.after = append(m.after, f) }
 
+// Touch tells Pieces that its f has touched n more than the one that it was called with. The caller
+// holds m.
+func (m *Mutex) Touch(n int) { m.touched += n }
+
 // Unlock calls the Settler, unlocks m, and then calls what After was given since the Lock.
 func (m *Mutex) Unlock() {
 	if m.Settler != nil {
 		m.Settler.SettleLocked()
 	}
 	after := m.after
-	m.after = nil
+	m.after, m.touched = nil, 0
 	m.Mutex.Unlock()
 	for _, f := range after {
 		f()
 	}
 }
 
-// Pieces calls f with each that seq yields, with m held, and gives m up after each Piece of them.
-// So seq has to go on whatever happens to the rest meanwhile, as the keys of a map do, and the
-// first one of a list from which f removes it. The caller does not hold m.
+// Pieces calls f with each that seq yields, with m held, and gives m up after each Piece of them, or
+// of what f has touched. So seq has to go on whatever happens to the rest meanwhile, as the keys of
+// a map do, and the first one of a list from which f removes it. The caller does not hold m.
 func Pieces[T any](m *Mutex, seq iter.Seq[T], f func(T)) {
 	m.Lock()
 	defer m.Unlock()
-	n := 0
 	for one := range seq {
 		f(one)
-		if n++; n%Piece == 0 {
+		if m.touched++; m.touched >= Piece {
 			m.Unlock()
 			m.Lock()
 		}

@@ -86,3 +86,17 @@ func TestThoseWhoHaveManyToTouchGiveTheMutexUpInBetween(t *testing.T) {
 	require.Equal(t, guard.Piece, most)
 	require.Equal(t, 11, locks)
 }
+
+// What ends together with the one that is touched counts, too.
+func TestWhatIsTouchedBesideCountsToo(t *testing.T) {
+	var mu guard.Mutex
+	locks := 0
+	mu.Settler = settler(func() { locks++ })
+	mu.Lock()
+	mu.Touch(guard.Piece) // counts for that critical section
+	mu.Unlock()
+	guard.Pieces(&mu, slices.Values(make([]int, 3*guard.Piece)), func(int) {
+		mu.Touch(guard.Piece/2 - 1)
+	})
+	require.Equal(t, 1+3*guard.Piece/2+1, locks)
+}

@@ -429,6 +429,7 @@ func (h *Hold) endLocked(cause error) (whole bool) {
 			cause = first
 		}
 	}
+	h.m.s.mu.Touch(len(h.all()) - 1)
 	for _, o := range h.all() {
 		if cause == errs.Unlocked || cause == errs.Closed {
 			o.becomesLocked(holdEnded, cause) // its owner frees it next

@@ -118,6 +118,12 @@ var mutants = []mutant{
 		killers: []killer{inBound("names are held", "the lease runs out")},
 	},
 	{
+		name:    "holds that end together count as one",
+		why:     "Each piece has sixteen places. But ten names are held together at each, and 160 holds end at once (rule 28).",
+		change:  in("Hold.endLocked").replace("len(_h.all())-1", "0"),
+		killers: []killer{inBound("names are held together", "the lease is revoked")},
+	},
+	{
 		name:    "the holder that a call waits for is sought among all",
 		why:     "The first one whose hold is not lost is told. But the holds of 20,000 reads may be lost, and each call goes through all of them (rule 28).",
 		change:  in("localLine.firstLocked").replace("queue.FewAhead", "1e6"),
