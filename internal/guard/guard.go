@@ -54,9 +54,9 @@ func (m *Mutex) Unlock() {
 	}
 }
 
-// Pieces calls f with each that seq yields, with m held, and gives m up after each Piece of them, or
-// of what f has touched. So seq has to go on whatever happens to the rest meanwhile, as the keys of
-// a map do, and the first one of a list from which f removes it. The caller does not hold m.
+// Pieces calls f with each that seq yields, with m held, and gives m up after each Piece of them,
+// or of what f has touched. So seq has to go on whatever happens to the rest meanwhile, as the keys
+// of a map do, and the first one of a list from which f removes it. The caller does not hold m.
 func Pieces[T any](m *Mutex, seq iter.Seq[T], f func(T)) {
 	m.Lock()
 	defer m.Unlock()

@@ -429,11 +429,13 @@ func (h *Hold) endLocked(cause error) (whole bool) {
 			cause = first
 		}
 	}
-	h.m.s.mu.Touch(len(h.all()) - 1)
 	for _, o := range h.all() {
 		if cause == errs.Unlocked || cause == errs.Closed {
 			o.becomesLocked(holdEnded, cause) // its owner frees it next
 			continue
+		}
+		if o != h {
+			h.m.s.mu.Touch(1)
 		}
 		o.becomesLocked(holdGone, cause)
 		o.reportLost(cause)

@@ -120,7 +120,7 @@ var mutants = []mutant{
 	{
 		name:    "holds that end together count as one",
 		why:     "Each piece has sixteen places. But ten names are held together at each, and 160 holds end at once (rule 28).",
-		change:  in("Hold.endLocked").replace("len(_h.all())-1", "0"),
+		change:  in("Hold.endLocked").drop("_.Touch(1)"),
 		killers: []killer{inBound("names are held together", "the lease is revoked")},
 	},
 	{
